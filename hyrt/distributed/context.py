@@ -32,10 +32,10 @@ _NETWORK = Path("/proc/self/ns/net")
 
 @contextmanager
 def set_local_world_size(group: RankGroup) -> Iterator[None]:
-    """Set LOCAL_WORLD_SIZE, as torchrun does, to the number of ranks on this machine within the block.
+    """Set LOCAL_WORLD_SIZE within the block to the number of ranks on this machine, as torchrun does.
 
-    Without a launcher the variable is unset; with two launchers on one machine, each counts only its ranks.
-    `group` has all ranks, and each rank must call this function at the same time.
+    Without a launcher, the variable is unset. If several launchers run on one machine, each of them counts
+    only its own ranks. `group` has all ranks, and all of them must call this function at the same time.
     """
     machines = all_gather_object(group, machine_identity())
     count = max(machines.count(machines[group.rank]), num_local_ranks())
@@ -51,7 +51,7 @@ def set_local_world_size(group: RankGroup) -> Iterator[None]:
 
 
 def machine_identity() -> list[Any]:
-    """Return values that are equal for two processes on one machine.
+    """Return values that identify this machine: they are equal for any two processes on it.
 
     Containers and emulated nodes have separate network namespaces and count as machines.
     """
@@ -68,14 +68,14 @@ _PEER_FAILURE_S = 6.0
 
 
 class DistributedContext:
-    """One process among all processes that train one model together.
+    """Membership of this process in a run that several processes train together.
 
-    Each thread that takes part in collective operations has a separate group. The order of operations within
-    a group is then the same at every rank, regardless of the threads' speeds.
+    Each thread that takes part in collective operations has its own group, so that the order of operations
+    within a group is the same at every rank, regardless of thread timing.
 
-    No other run may have written to `store`. Ranks wait for each other for at most `timeout_s` seconds, and a
-    rank counts as lost after `max_silence_s` seconds of silence. `on_peer_failure` is then called in a
-    separate thread with the error that ends the run. `store_host` is the name of the process that hosts the
+    No earlier run may have written to `store`. Ranks wait for each other for at most `timeout_s` seconds, and
+    a rank counts as lost after `max_silence_s` seconds without a heartbeat. `on_peer_failure` is then called
+    in a separate thread with the error that ends the run. `store_host` names the process that hosts the
     store, for messages.
     """
 
@@ -93,7 +93,7 @@ class DistributedContext:
         self.rank = rank
         self.size = size
         self.restarts = 0
-        """Highest number of launcher restarts of any rank; complete at rank 0 only."""
+        """Highest number of launcher restarts of any rank; only rank 0 knows the values of all ranks."""
         self.counts = TrafficCounters()
         self._store = store
         self._timeout_s = timeout_s
@@ -111,14 +111,15 @@ class DistributedContext:
         self._heartbeat.start()
         try:
             self.control = self.group("control")
-            """Group of the thread that drives the run, for agreements and evaluation."""
+            """Group of the main thread of the run, for agreements and evaluation."""
             self.gradients = self.group("gradients")
-            """Group of the thread that drives the run, for gradient sums."""
+            """Group of the main thread of the run, for gradient sums."""
             self.rows = self.group("rows")
-            """Group of the load stage, for feature rows."""
+            """Group of the thread of the load stage, for feature rows."""
         except BaseException as error:
             if self._heartbeat.peer_failure is None:
-                # The other ranks wait for this rank, which may for example lack a network interface.
+                # The other ranks are waiting for this rank, which may have failed alone, for example without
+                # a network interface.
                 self._heartbeat.broadcast_failure(error)
             self.close()
             raise
@@ -131,39 +132,38 @@ class DistributedContext:
     def needs_hard_exit(self) -> bool:
         """Whether the process must exit without the regular shutdown of torch and Python.
 
-        Torch would wait for other ranks, and a thread that is blocked in a call to the store would abort the
-        process.
+        Otherwise torch would wait for other ranks, and a thread that is blocked in a call to the store would
+        abort the process.
         """
         has_threads = self._has_join_thread or self._heartbeat.has_live_threads
         return has_threads or any(group.has_live_operations for group in self._groups)
 
     def broadcast_failure(self, error: BaseException) -> None:
-        """End all ranks because this rank fails, and abort the operations that this rank waits for."""
+        """End the run at all ranks because this rank has failed, and abort its pending operations."""
         if not isinstance(error, RankFailureError):
             self._heartbeat.broadcast_failure(error)
         aborted = RankFailureError(f"aborted because this rank has failed: {error}")
         for group in self._groups:
-            # Every thread that can end the run must report the original cause.
+            # Whichever thread ends the run must report the original cause.
             group.abort(error if isinstance(error, HyrtError) else aborted)
 
     def stall_reason(self) -> RankFailureError | None:
-        """Return the failure of another rank that this rank's pending operation waits for.
+        """Return the failure of the rank that blocks this rank's pending operation.
 
-        None if no operation is pending, or if no rank reports a failure within a few seconds.
+        Returns None if no operation is pending, or if no rank reports a failure within a few seconds.
         """
         if not any(group.is_waiting for group in self._groups):
             return None
         return self._heartbeat.wait_for_peer_failure(_PEER_FAILURE_S)
 
     def wait_until_acknowledged(self) -> None:
-        """Wait briefly until all other ranks have acknowledged the failure in the store of this process."""
+        """Wait briefly until all other ranks have acknowledged the failure, before the store disappears."""
         self._heartbeat.wait_until_acknowledged()
 
     def check_equal(self, subject: str, facts: Mapping[str, Any]) -> None:
-        """Check that named plain values are equal at every rank; each `subject` can be used once.
+        """Check that named values are equal at all ranks. Each `subject` can be used only once.
 
-        Raises ConfigError for a different value, with its name, the rank that differs from rank 0, and both
-        values.
+        Raises ConfigError for a value that differs from rank 0's, with its name, the rank and both values.
         """
         values = {name: json.dumps(value, default=str) for name, value in facts.items()}
         self._store.set(f"{subject}/{self.rank}", json.dumps(values))
@@ -181,7 +181,9 @@ class DistributedContext:
                     )
 
     def _wait_for(self, keys: list[str], doing: str) -> None:
-        """Wait until all ranks have written their keys; unlike `store.wait`, fail if a rank is lost."""
+        """Wait until all ranks have written their keys. Unlike `store.wait`, fail at once if a
+        rank is lost.
+        """
         end = time.monotonic() + self._timeout_s
         try:
             while not self._store.check(keys):
@@ -197,7 +199,7 @@ class DistributedContext:
             raise self._heartbeat.diagnose_failure(doing, error) from error
 
     def _wait_for_readers(self, subject: str) -> None:
-        """Wait at rank 0 until the other ranks have read the store, which may end with rank 0."""
+        """Wait at rank 0 until the other ranks have read the store, which may disappear when rank 0 exits."""
         self._store.set(f"{subject}/read/{self.rank}", "")
         if self.rank == 0:
             with contextlib.suppress(dist.DistError, RuntimeError):
@@ -209,7 +211,7 @@ class DistributedContext:
         self.control.all_reduce(torch.zeros(1), "control")
         self._heartbeat.close()
         self._heartbeat.announce_shutdown()
-        # Rank 0's process may host the store.
+        # Rank 0's process may host the store, which the other ranks need until they are done.
         end = time.monotonic() + _LEAVE_S
         keys = [f"beat/{rank}" for rank in range(self.size)]
         with contextlib.suppress(dist.DistError, RuntimeError):
@@ -219,7 +221,7 @@ class DistributedContext:
                 time.sleep(0.01)
 
     def close(self) -> None:
-        """Stop the threads. No communication may follow."""
+        """Stop the threads. No communication is possible afterwards."""
         self._heartbeat.close()
         for group in self._groups:
             group.close()
@@ -232,10 +234,10 @@ class DistributedContext:
         self._report(failure)
 
     def group(self, name: str, members: Sequence[int] | None = None) -> RankGroup:
-        """Create a group for one more thread.
+        """Create a group for another thread.
 
-        Disjoint groups also need different names. `members` are ranks in the order of their numbers in the
-        group, by default all ranks; each of them must call this method at the same time.
+        Every group needs a unique name, even if groups are disjoint. `members` are the ranks of the group in
+        group order, by default all ranks; all members must call this method at the same time.
         """
         make = partial(
             RankGroup,
@@ -266,7 +268,7 @@ class DistributedContext:
         return group
 
     def _create_group(self, make: Callable[[], RankGroup]) -> RankGroup:
-        """Create a group with all its members; raise an error at once if a rank is lost meanwhile."""
+        """Create a group with all its members; fail at once if a rank is lost in the meantime."""
         outcome: list[RankGroup | Exception] = []
         is_done = threading.Event()
 
@@ -278,7 +280,7 @@ class DistributedContext:
             is_done.set()
 
         self._joins.add(is_done)
-        # A thread that waits in there cannot be interrupted before the timeout.
+        # A thread that waits inside torch cannot be interrupted before the timeout.
         threading.Thread(target=join, name="hyrt.ranks.join", daemon=True).start()
         if self._heartbeat.peer_failure is None:
             is_done.wait()

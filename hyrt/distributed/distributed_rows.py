@@ -1,4 +1,4 @@
-"""Feature rows, dense or sparse, that are partitioned over the ranks, and the wire format of dense rows."""
+"""Dense or sparse feature rows that are partitioned over the ranks, and the wire format of dense rows."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _MAX_FLOAT16 = 65_504
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """Data type of transferred values. Float32 values are rounded to the nearest value of this type."""
+    """Data type of transferred values, to which float32 values are rounded."""
 
     values: torch.dtype
     """torch.float32, torch.float16 or torch.bfloat16."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of numpy arrays of such values; bfloat16 bits are stored as float16."""
+        """Dtype of numpy arrays of transferred values; float16 holds the bits of bfloat16."""
         return np.dtype(np.float32 if self.values == torch.float32 else np.float16)
 
     def pack(self, rows: NDArray[np.float32]) -> NDArray[Any]:
@@ -66,7 +66,7 @@ class WireFormat:
         return packed
 
     def view_bits(self, packed: NDArray[Any]) -> NDArray[Any]:
-        """View rows of `dtype` as bits for compiled loops (`hyrt.runtime.intrinsics.value`)."""
+        """View rows of `dtype` as the integers that compiled loops read (`hyrt.runtime.intrinsics.value`)."""
         if self.values == torch.bfloat16:
             return packed.view(np.int16)
         return packed.view(np.uint16) if packed.dtype == np.float16 else packed
@@ -107,9 +107,9 @@ class DistributedRows:
     even if it needs no rows, because other ranks may need its rows.
 
     `local` has the rows [n, F] of this rank's vertices, `local_ids` [V] the row index of each vertex at its
-    owner, and `owners` [V] the owner ranks. `wire` is `float32`, `float16` or `bfloat16`. `purpose` is for
-    the byte counters. `same_host_rows` has the rows of other ranks on this host, by rank; if it covers all
-    ranks, rows are never exchanged.
+    owner, and `owners` [V] the owner ranks. `wire` is `float32`, `float16` or `bfloat16`. `purpose` is the
+    key of the byte counters. `same_host_rows` maps other ranks on this host to their rows; if it covers all
+    other ranks, rows are never exchanged.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class DistributedRows:
         self._matrix_addresses = np.array([matrix.ctypes.data for matrix in self._matrices], np.int64)
         self._is_all_local = len(self._matrices) == group.size
         self._wire = wire_format(wire, local.value_bytes)
-        # One sample matrix per dtype, to select the compiled variant of the loops.
+        # Sample matrix of each dtype, from which numba infers the variant of the loops.
         local_sample, wire_sample = (
             self._matrices[0],
             self._wire.view_bits(np.empty((0, local.width), self._wire.dtype)),
@@ -245,7 +245,7 @@ class DistributedRows:
         return out
 
     def _exchange_rows(self, plan: FetchPlan, workers: Workers) -> NDArray[Any]:
-        """Return the requested rows in wire format, from the pool unless they are for the cache."""
+        """Return the requested rows in wire format. Rows for the cache are not allocated from the pool."""
         sent = self._pool.take((len(plan.sent), self.width), np.float32)
         buffers = PooledArrays(self._pool)
         addresses = self._vertices.locations
@@ -255,7 +255,8 @@ class DistributedRows:
         local_ids >>= addresses.bits
         self._local.rows(local_ids, sent, workers)
         buffers.release()
-        # Cached rows are not pooled: pool buffers are larger than requested.
+        # Rows stay in the cache for the whole run: a pool buffer would waste memory, as it is larger than
+        # requested.
         allocate = np.empty if plan.purpose == CACHE else self._pool.take
         received = allocate((len(plan.requested), self.width), self._wire.dtype)
         self._vertices.exchange(plan, self._wire.pack(sent), received)
@@ -264,7 +265,7 @@ class DistributedRows:
 
 
 _SPARSE_GRAIN = 512
-# Size of a cached row: its offset, plus a column and a value per entry.
+# Size of a cached row in bytes: one offset, plus a column and a value per entry.
 _OFFSET_BYTES, _ENTRY_BYTES = 8, 8
 
 
@@ -352,7 +353,9 @@ class DistributedSparseRows:
     def _sources(
         self, ids: NDArray[Any], workers: Workers
     ) -> list[tuple[SparseFeatures, NDArray[Any], NDArray[np.intp]]]:
-        """Return source matrices, each with the indices of its rows and their positions in `ids`."""
+        """Return the matrices that hold the rows of `ids`, each with row indices and their positions in
+        `ids`.
+        """
         addresses = self._vertices.locations
         locations = np.empty(len(ids), addresses.table.dtype)
         addresses.look_up(ids, locations, workers)

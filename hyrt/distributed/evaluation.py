@@ -1,4 +1,4 @@
-"""Distributed evaluation: scores of each rank's vertices, layer by layer or from full-graph training."""
+"""Distributed evaluation: each rank scores its vertices, layer by layer or in a full-graph forward pass."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _PURPOSE = "evaluation"
 
 
 class OwnerRankScorer:
-    """Scorer of vertices at the ranks that own their feature rows; rank 0 gathers the scores.
+    """Scorer in which each rank scores the vertices whose feature rows it owns; rank 0 gathers the scores.
 
-    `group` belongs to the evaluation thread. `memory_bytes` is the memory budget, of which the arrays of a
-    chunk of vertices may use a quarter. `fanouts` are for sampled mini-batches with `batch_size` targets;
-    None scores layer by layer over all neighbours. All ranks call `agree` before each chunk. With
-    `has_partitioned_topology`, the graph has only the edges into this rank's vertices.
+    `group` belongs to the evaluation thread. `memory_bytes` is the memory budget; the arrays for a chunk of
+    vertices use at most a quarter of it. If `fanouts` is None, scores are computed layer by layer over all
+    neighbours, otherwise from sampled mini-batches of `batch_size` targets. All ranks call `agree` before
+    each chunk. With `has_partitioned_topology`, the graph has only the edges into this rank's vertices.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class OwnerRankScorer:
                     out[done : done + len(part)] = model.layer(i, block, inputs).numpy()
                     done += len(part)
             local_ids[:] = 0
-            # Every rank numbers its vertices in order, so all ranks can compute the row index of any vertex.
+            # Every rank orders its vertices by id, so all ranks can compute the row index of any vertex.
             for rank in range(self._group.size):
                 rank_vertices = np.flatnonzero(needed[i] & (self._owners == rank))
                 local_ids[rank_vertices] = np.arange(len(rank_vertices))
@@ -148,7 +148,7 @@ class OwnerRankScorer:
         return scores
 
     def _merge_marks(self, grown: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Merge the marks of all ranks if each rank can follow only its local edges."""
+        """Merge the vertex marks of all ranks; needed only if each rank has only its local edges."""
         if self._hops is None:
             return grown
         marks = torch.from_numpy(grown.astype(np.int32))
@@ -167,7 +167,7 @@ class OwnerRankScorer:
         for units in self._pad_rounds(
             [local_vertices[start : start + self._batch_size] for start in starts], before_chunk
         ):
-            # Negative step numbers are never trained: evaluation uses separate random streams.
+            # Training never uses negative step numbers, so evaluation has separate random streams.
             units = units.astype(sampler.ids)
             hops = None if self._hops is None else self._hops.sample_step(-1, units, workers)
             batch = sampler.sample(-1, units, workers, in_place=False, hops=hops)
@@ -182,7 +182,9 @@ class OwnerRankScorer:
     def _pad_rounds(
         self, parts: list[NDArray[Any]], before_chunk: Callable[[], None]
     ) -> Iterator[NDArray[Any]]:
-        """Yield the parts, then empty parts while other ranks still request this rank's rows."""
+        """Yield the parts, then empty parts until all ranks are done, since they may request this rank's
+        rows.
+        """
         group = self._group
         rounds = max(group.exchange_counts([len(parts)] * group.size, "control"))
         for number in range(rounds):
@@ -218,8 +220,8 @@ def gather_scores(
 ) -> NDArray[np.float32] | None:
     """Gather the scores of vertices, [n, C], at rank 0; return None at the other ranks.
 
-    `local_scores` are the scores [m, C] of this rank's vertices in the order of `owners`, [n] integers, the
-    owner rank of each vertex.
+    `owners` [n] has the owner rank of each vertex. `local_scores` [m, C] are the scores of this rank's
+    vertices, in the same order.
     """
     send_counts = [len(local_scores), *[0] * (group.size - 1)]
     counts = np.bincount(owners, minlength=group.size).tolist()
@@ -240,7 +242,7 @@ def gather_scores(
 
 
 class FullGraphScorer:
-    """`hyrt.inference.evaluate.DistributedScorer` that makes a forward pass with all ranks.
+    """`hyrt.inference.evaluate.DistributedScorer` that runs one full-graph forward pass on all ranks.
 
     The `owners` of `local_rows` are blocks. `group` belongs to the evaluation thread. `fallback` is used if
     the graph is not on the devices yet, or if neighbours are sampled. All ranks call `agree` before each
@@ -273,7 +275,7 @@ class FullGraphScorer:
         self._agree()
         check()
         local_ids = self._local.local_ids[vertices[blocks == self._grid.row]]
-        # All replicas of the block compute its scores, and only one replica sends the scores.
+        # All replicas of a block compute its scores, but only one of them sends the scores.
         scores = scores_at(local_ids)
         if scores is None:
             return self._fallback.compute_scores(model, vertices, workers, check)

@@ -1,5 +1,5 @@
-"""Feature parallelism (P3), in which each rank multiplies some columns of all feature rows and pushes partial
-products to the ranks of the mini-batches.
+"""Feature parallelism (P3): each rank multiplies some columns of all feature rows and pushes the partial
+products to the ranks that train the mini-batches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 
-# Rows per exchange: the buffers stay small compared with the columns that a rank holds.
+# Number of rows per exchange. Its buffers stay small compared with the columns that a rank holds.
 _ROWS = 65_536
 
 
@@ -42,7 +42,7 @@ def gather_columns(
 ) -> NDArray[np.float32]:
     """Gather this rank's columns of all rows, [V, columns]; all ranks must call this at the same time.
 
-    `local_rows` have all columns. `column_owners` is int32 [F], the rank that holds each column.
+    `local_rows` have all columns. `column_owners` [F] int32 is the rank that holds each column.
     """
     rank, size = group.rank, group.size
     columns = [np.flatnonzero(column_owners == item) for item in range(size)]
@@ -100,16 +100,16 @@ _PURPOSE = "hidden"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureParallelLinear(ColumnShardedFeatures):
-    """First-layer inputs of all ranks' mini-batches, of which this rank holds some columns (P3).
+    """Input of the first layer for the mini-batches of all ranks, in the columns that this rank holds (P3).
 
-    All ranks compute their products at the same time: each rank computes its part of every rank's product,
-    pushes it to the rank of the mini-batch, and pulls the gradient from that rank.
+    All ranks compute at the same time: each of them computes its part of every rank's product, pushes it to
+    the rank of the mini-batch, and pulls the gradient from that rank.
     """
 
     rows: Sequence[NDArray[np.float32]]
-    """For each rank [n, local columns], the input of its first layer."""
+    """First-layer input of each rank's mini-batch, [n, local columns]."""
     columns: NDArray[np.intp]
-    """Columns of the layer's weight that belong to the local columns, [local columns]."""
+    """Indices of the local columns in the layer's weight, [local columns]."""
     group: RankGroup
     """Group of all ranks for the propagation thread."""
 
@@ -135,10 +135,7 @@ class FeatureParallelLinear(ColumnShardedFeatures):
         return received.view(group.size, num, sent.shape[1]).sum(0)
 
     def pull(self, grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Compute the weight's gradient in this rank's columns from the gradient of the product.
-
-        All ranks must call this at the same time.
-        """
+        """Compute the gradient of the weight in this rank's columns from the gradient of the product."""
         group = self.group
         counts = [len(rows_of_rank) for rows_of_rank in self.rows]
         sent = grad.detach().repeat(group.size, 1)
@@ -176,11 +173,11 @@ class _PushPull(torch.autograd.Function):
 
 
 class FeatureParallelInput:
-    """Source of the first layer's input, which is computed from the columns of all ranks.
+    """Row source for feature parallelism, which computes each step's first-layer input in the local columns.
 
     Every rank must fetch the same steps in the same order, even without targets, because other ranks need its
-    columns. `matrix` is float32 [V, local columns], this rank's columns of all rows, and `columns` their
-    numbers in a complete row of `width` columns. `aggregation` is None if the first layer multiplies each
+    columns. `matrix` is float32 [V, local columns], this rank's columns of all rows, and `columns` are their
+    indices in a complete row of `width` columns. `aggregation` is None if the first layer multiplies each
     source's row. `weight` is the index of the first layer's weight in `parameters`, the master weights.
     `batches` samples the mini-batches of all ranks, in place if there is an aggregation. `group` belongs to
     the propagation thread.
@@ -211,7 +208,7 @@ class FeatureParallelInput:
         uses_both_halves = aggregation is not None and aggregation.self_path == "concat"
         self._columns = np.concatenate([columns, width + columns]) if uses_both_halves else columns
         self._products: dict[int, FeatureParallelLinear] = {}
-        # Steps in the order in which they end, and whether this rank has targets in each step.
+        # Steps in the order in which they end, each with a flag: does this rank have targets in the step?
         self._open_steps: deque[tuple[int, bool]] = deque()
 
     def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:
@@ -248,7 +245,7 @@ class FeatureParallelInput:
         return reduce
 
     def _rows(self, block: Block, workers: Workers) -> NDArray[np.float32]:
-        """Compute the input of the first layer's product, in the columns of this rank."""
+        """Compute the columns of the first layer's input that this rank holds."""
         if self._aggregation is None:
             assert block.sources is not None
             out = np.empty((len(block.sources), len(self._columns)), np.float32)

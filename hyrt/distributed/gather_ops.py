@@ -1,4 +1,4 @@
-"""Gather operations on the edges of all ranks: distributed SpMM, general gathers, and exchange widths."""
+"""Gather operations over the edges of all ranks (SpMM and general), and the widths of exchanged rows."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ Array = NDArray[Any]
 class DistributedSpMM:
     """`hyrt.fullgraph.gather_ops.GatherOp` for sum, mean and GCN normalization over the edges of all ranks.
 
-    A row's sum is computed in a fixed order: the local block, then the rows of each exchange round. In the
-    backward pass, each rank computes the contributions of its rows to the gradients of remote rows and sends
-    them to their owners. Directed graphs therefore need no special case. `aggregation` determines the
-    factors, and `dtype` is the dtype of the messages.
+    The sum of a row is computed in a fixed order: the local block first, then the rows of each exchange
+    round. In the backward pass, each rank computes the contributions of its rows to the gradients of remote
+    rows and sends them to their owners, so directed graphs need no special case. `aggregation` determines the
+    scale factors, and `dtype` is the dtype of the messages.
     """
 
     reads_messages_in_backward = False
@@ -64,7 +64,7 @@ class DistributedSpMM:
         num, rows = edges.num_local, spread.with_halo(messages[0])
         source, self_scale, workers = self._source_scale, self._self_scale, context.workers
         if context.overwrite and source is not None:
-            # Scale before the exchange, so that receivers do not scale again.
+            # Scale before the exchange, so that the receivers do not have to.
             self_scale = scale_rows(rows[:num], source[:num], self_scale, workers)
             source = None
         clock = spread.timings.start_product()
@@ -152,7 +152,7 @@ class DistributedSpMM:
             assert chosen is not None
             assert chosen.transposed is not None
             indptr, indices = chosen.transposed
-            # Columns index the chosen destinations, and local rows index vertices.
+            # Column indices refer to the chosen destinations, but local rows to vertices.
             positions = None
         else:
             transposed = topology.transposed
@@ -176,8 +176,8 @@ class DistributedGather:
 
     The halo rows are exchanged first; then the rank gathers over its local edges with `inner`. In the
     backward pass, the gradients of remote rows are sent to their owners. If ranks share a block (1.5D), the
-    operation must be a sum, and each of them adds the part of its edges. `reads_sources` says for each
-    message whether edges read it at their source.
+    operation must be a sum, and each rank adds the contributions of its edges. `reads_sources` has a flag per
+    message: whether edges read it at their source.
     """
 
     def __init__(self, local_edges: LocalEdges, inner: GatherOp, reads_sources: Sequence[bool]) -> None:
@@ -185,7 +185,7 @@ class DistributedGather:
         self._inner = inner
         self._exchanged = [number for number, is_read in enumerate(reads_sources) if is_read]
         if isinstance(inner, FusedBackward):
-            # Set only if supported: see `hyrt.fullgraph.gather_ops.FusedBackward`.
+            # Define the method only if `inner` supports it: see `hyrt.fullgraph.gather_ops.FusedBackward`.
             self.save_for_backward = self._save_for_backward
             self.releasable = inner.releasable
 
@@ -218,14 +218,14 @@ class DistributedGather:
     ) -> Sequence[torch.Tensor]:
         spread, num = self._spread, self._spread.edges.num_local
         if spread.replicas is not None and context.accumulate:
-            # The existing values are replicated at all ranks of the block and must not be summed again.
+            # All ranks of the block hold the same existing values, which must not be summed again.
             added = tuple(np.empty_like(matrix) for matrix in out)
             gradients = self.backward(messages, saved, grad, added, replace(context, accumulate=False))
             for matrix, more in zip(out, added, strict=True):
                 np.add(matrix[:num], more[:num], out=matrix[:num])
             return gradients
         if context.accumulate:
-            # The buffer still contains rows of the remote vertices.
+            # The buffer still contains gradients of remote vertices from an earlier call.
             for matrix in out:
                 matrix[num:] = 0
         clock = spread.timings.start_product()
@@ -241,7 +241,7 @@ class DistributedGather:
         return self._sum_columns(out, parameter_gradients)
 
     def _localize(self, context: GatherContext) -> GatherContext:
-        """Restrict a gather over all rows to the local vertices; remote rows have no incoming edges here."""
+        """Restrict a gather over all rows to the local vertices: this rank has no edges into remote rows."""
         return (
             context
             if context.destinations is not None
@@ -253,7 +253,7 @@ class DistributedGather:
     ) -> Sequence[torch.Tensor]:
         """Sum the gradients of local rows and of parameters over the grid columns.
 
-        Each column has computed the gradients for its part of the edges.
+        Each column has computed the gradients only for its own edges.
         """
         spread, num = self._spread, self._spread.edges.num_local
         if spread.replicas is None:
@@ -279,7 +279,7 @@ class DistributedGather:
 def is_additive(gather: GatherSpec) -> bool:
     """Return whether partial results over disjoint sets of edges can be added."""
     if isinstance(gather, SagaGather):
-        # Every column would add the self-loop again.
+        # Each grid column would add the self-loops, so they would be counted several times.
         return gather.program.accumulate in ("sum", "mean") and not gather.loops
     return isinstance(gather, Aggregation) and gather.reduce != "max"
 
@@ -293,16 +293,17 @@ class RankGatherOps:
     num_edges: int
     """Number of edges of the whole graph, like `num_vertices`."""
     cache_bytes: int
-    """Bytes that every rank may use for data that persist between steps."""
+    """Bytes per rank for data that persist between steps."""
     loops: bool = False
-    """Whether a rank has devices that loop over edges. All rows are then exchanged before any rank sums them,
-    also for the sums of built-in layers."""
+    """Whether the devices of some rank loop over edges. If so, all rows are exchanged before any rank sums
+    them, even for the sums of built-in layers.
+    """
 
     __repr__ = short_repr
 
     @property
     def halo_exchange(self) -> ChunkHaloExchange:
-        """Halo exchange for devices that compute in chunks."""
+        """Halo exchange for devices that compute in chunks of edges."""
         return ChunkHaloExchange(self.local_edges, self.num_vertices)
 
     def build_gather_op(self, gather: GatherSpec, dtype: np.dtype[Any], layer: int) -> GatherOp:
@@ -310,7 +311,7 @@ class RankGatherOps:
             return DistributedSpMM(self.local_edges, gather, dtype)
         edges = self.local_edges.edges
         if isinstance(gather, Aggregation) and gather.self_path == "add" and not edges.grid.multiplies_local:
-            # Among the ranks of a block, only one adds the local rows.
+            # Only one rank of a block may add the local rows.
             gather = replace(gather, self_path="none")
         inner = build_gather_op(gather, edges.topology, dtype, layer, edges.vertices)
         return DistributedGather(self.local_edges, inner, read_at_sources(gather))
@@ -327,11 +328,11 @@ def read_at_sources(gather: GatherSpec) -> list[bool]:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeWidths:
-    """Number of columns that each gather operation exchanges."""
+    """Number of columns that each gather operation exchanges in the forward and backward pass."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
-    """Columns of the gradients of rows; `forward` has those of rows."""
+    """Column counts of the gradients of rows, like `forward` for the rows themselves."""
     is_additive: bool
     """Whether all gather operations are sums, as required for 1.5D."""
 
@@ -341,8 +342,8 @@ class ExchangeWidths:
     ) -> ExchangeWidths:
         """Determine the exchange widths of a model.
 
-        With `is_sparse`, features are sparse. Each rank may keep the gathered rows of the first layer in
-        `cache_bytes` bytes. Raises ConfigError if the model cannot be distributed over ranks.
+        `is_sparse` says whether the features are sparse. Each rank may cache the gathered rows of the first
+        layer in `cache_bytes` bytes. Raises ConfigError if the model cannot be distributed over ranks.
         """
         if not is_decomposable(model):
             raise ConfigError(

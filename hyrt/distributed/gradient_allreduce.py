@@ -1,4 +1,4 @@
-"""All-reduce of gradients over all ranks, of sparse gradients of embedding tables, and of stop signals."""
+"""All-reduce of dense gradients, of the sparse gradients of embedding tables, and of stop signals."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from hyrt.nn.hetero.inputs import NodeEmbedding, SparseGradient, add_sparse_grad
 from hyrt.pipeline.synchronize import StepTotals
 from hyrt.runtime.shutdown import STOP_SIGNALS
 
-# Every operation has a fixed cost in messages, regardless of its size.
+# Every operation has a fixed cost in messages, so tiny buckets would waste time.
 _MIN_BUCKET_BYTES = 256 * 2**10
 _BUCKET_PURPOSE = "gradients"
 
 
 def build_buckets(parameters: Sequence[torch.Tensor], min_bytes: int = _MIN_BUCKET_BYTES) -> list[list[int]]:
-    """Group parameters into buckets that are reduced in one operation, in the order of the backward pass.
+    """Group parameters into buckets, each of which is reduced in one operation, in backward-pass order.
 
-    `parameters` are in layer order; the backward pass computes the gradients of the last ones first. A bucket
-    is closed at `min_bytes`, and its parameters have one dtype. Return the parameter indices of each bucket.
+    `parameters` are in layer order; the backward pass computes the gradients of the last layer first. A
+    bucket is complete at `min_bytes`, and all of its parameters have the same dtype. Return the parameter
+    indices of each bucket.
     """
     buckets: list[list[int]] = []
     free_bytes = 0
@@ -39,9 +40,9 @@ def build_buckets(parameters: Sequence[torch.Tensor], min_bytes: int = _MIN_BUCK
 class GradientBuckets:
     """All-reduce of a step's gradients bucket by bucket, as soon as each bucket is complete.
 
-    All ranks reduce the same buckets in the same order, but may start at different times: a rank whose
-    trainers do not report single gradients starts when it has all gradients. Equal gradients on the same
-    number of ranks give equal bits, and all ranks get the same bits. `group` must not be used for other
+    All ranks reduce the same buckets in the same order, but may start at different times: if a rank's
+    trainers do not report individual gradients, it starts when it has all of them. Equal gradients on the
+    same number of ranks give equal bits, and all ranks get the same bits. `group` must not be used for other
     operations.
     """
 
@@ -58,13 +59,13 @@ class GradientBuckets:
         self._gradients: dict[int, torch.Tensor] = {}
         self._pending: list[tuple[torch.Tensor, PendingCollective]] = []
         self.is_invalid = False
-        """Whether the started operations are invalid because the step has been recomputed."""
+        """Whether the results of the started operations are invalid because the step has been recomputed."""
 
     def add_gradient(self, index: int, gradient: torch.Tensor) -> None:
         """Add the gradient of one parameter, summed over this rank's targets of the step.
 
         The thread that computes the gradient calls this; the gradient must not be modified until the step is
-        over. `all_reduce` raises the errors of lost ranks.
+        over. If a rank is lost, `all_reduce` raises the error.
         """
         self.is_invalid = self.is_invalid or index in self._gradients
         if self.is_invalid or self._failure is not None:
@@ -82,8 +83,8 @@ class GradientBuckets:
     def all_reduce(self, local: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the sums over all ranks, in parameter order; all ranks must call this at the same time.
 
-        `local` is empty if this rank has no gradients. Unless the step has been recomputed, it has the same
-        tensors that were passed to `add_gradient`.
+        `local` is empty if this rank has no gradients. Unless the step was recomputed, it has the tensors
+        that were passed to `add_gradient`.
         """
         if self._failure is not None:
             raise self._failure
@@ -110,7 +111,7 @@ _SPARSE_PURPOSE = "row gradients"
 
 
 class SparseGradientAllReduce:
-    """Sum of the sparse gradients of all ranks in rank order, so that all ranks get the same bits.
+    """Reduction that adds the sparse gradients of all ranks in rank order, so all ranks get the same bits.
 
     `tables` are the model's embedding tables in the order of `find_embeddings`.
     """
@@ -146,12 +147,12 @@ _PURPOSE = "gradients"
 
 
 class GradientAllReduce:
-    """Sum of a step's results over all ranks, with which all ranks make the same optimizer step.
+    """Reduction of a step's results over all ranks, after which all ranks take the same optimizer step.
 
     Equal sums on the same number of ranks give equal bits, and all ranks get the same bits. `parameters` give
-    the gradient shapes at a rank without targets. `stop_signal` returns the number of the signal that
-    requests this rank to stop, 0 for none. `buckets` reduces gradients that may be reported before the step
-    is complete; None reduces all gradients at the end of the step. `rows` reduces the sparse gradients of
+    the gradient shapes at a rank without targets. `stop_signal` returns the number of the signal that this
+    rank has received to stop, or 0. `buckets` reduces gradients that may be reported before the step is
+    complete; None reduces all gradients at the end of the step. `rows` reduces the sparse gradients of
     embedding tables; None if the model has none or does not train them.
     """
 
@@ -171,7 +172,7 @@ class GradientAllReduce:
         self._buckets = buckets
         self._rows = rows
         self.agreed_signal = 0
-        """Number of the signal after which all ranks stop, equal at all ranks; 0 for none."""
+        """Number of the signal after which all ranks stop, which is equal at all ranks, or 0."""
 
     def __call__(self, totals: StepTotals) -> StepTotals:
         sums = torch.tensor(
@@ -200,7 +201,7 @@ class GradientAllReduce:
         )
 
     def agree_to_stop(self) -> None:
-        """Agree whether one of the ranks was requested to stop; all ranks must call this at the same time."""
+        """Agree on whether any rank was requested to stop; all ranks must call this at the same time."""
         flags = torch.tensor(self._signal_flags(), dtype=torch.float64)
         self._group.all_reduce(flags, "control")
         self._agree(flags.tolist())
@@ -217,7 +218,7 @@ class GradientAllReduce:
         if self._buckets is None:
             return self._all_reduce(local)
         total = self._buckets.all_reduce(local)
-        # A rank has recomputed the step after it had reported gradients.
+        # A rank had already reported gradients when it recomputed the step, so reduce all gradients again.
         return self._buckets.all_reduce(local) if is_void else total
 
     def _all_reduce(self, local: Sequence[torch.Tensor]) -> list[torch.Tensor]:

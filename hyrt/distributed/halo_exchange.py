@@ -1,4 +1,6 @@
-"""Halo exchange of rows and their gradients between ranks: only the needed rows, or broadcasts of blocks."""
+"""Halo exchange of rows and their gradients between ranks: sparse (only the needed rows) or by broadcasting
+blocks.
+"""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
@@ -26,7 +28,7 @@ class PendingRows(Protocol):
 
     @property
     def ended_at(self) -> float | None:
-        """Time at which all rows had been received (`time.perf_counter`); None before."""
+        """Time at which all rows had been received (`time.perf_counter`); None until then."""
         ...
 
     def wait(self) -> None:
@@ -39,15 +41,17 @@ class PendingGradients(Protocol):
 
     @property
     def ended_at(self) -> float | None:
-        """Time at which all gradients had been received (`time.perf_counter`); None before."""
+        """Time at which all gradients had been received (`time.perf_counter`); None until then."""
         ...
 
     def send(self, round_index: int) -> None:
-        """Start to send the complete gradients of one exchange round; rounds must be sent in order."""
+        """Start sending the gradients of an exchange round, which are complete. Call this for all rounds in
+        order.
+        """
         ...
 
     def add(self, out: Array) -> None:
-        """Wait, and add the received gradients of local rows to `out` [n, w], in a fixed order."""
+        """Wait for the gradients of local rows, and add them to `out` [n, w] in a fixed order."""
         ...
 
 
@@ -55,15 +59,15 @@ class HaloExchange(Protocol):
     """Exchange of halo rows in one or more rounds; all ranks make the same calls in the same order."""
 
     def begin(self, matrix: Array, purpose: str, slot: int = 0) -> Sequence[PendingRows]:
-        """Start to fill the remote rows of a matrix [n + h, w] from the local rows of all ranks.
+        """Start to fill the remote rows of a matrix [n + h, w] from the ranks that own them.
 
-        Return one handle per exchange round. Local rows may be read but not written meanwhile. Matrices that
-        are exchanged at the same time need different slots.
+        Return one handle per exchange round. Until the exchange ends, local rows may be read but not written.
+        Matrices that are exchanged at the same time need different slots.
         """
         ...
 
     def begin_backward(self, matrix: Array, purpose: str, slot: int = 0) -> PendingGradients:
-        """Start to return gradients of the remote rows of a matrix [n + h, w] to their owners."""
+        """Start to send the gradients of the remote rows of a matrix [n + h, w] to the owners of the rows."""
         ...
 
 
@@ -75,12 +79,12 @@ def view_bytes(rows: Array) -> torch.Tensor:
 
 
 def broadcast_rows(rows: Array, root: int, group: RankGroup, purpose: str) -> None:
-    """Replace the rows [n, w] of all ranks of a group by those of rank `root` (van de Geijn broadcast).
+    """Replace the rows [n, w] of all ranks of a group by the rows of rank `root` (van de Geijn broadcast).
 
     The root scatters one part to each rank, and then every rank sends its part to the other ranks. Each link
-    carries the rows at most twice, for any number of ranks. gloo broadcasts along a tree: the root sends to
-    several ranks at once, and these forward only complete messages. For four ranks that takes three times the
-    transfer time of the rows on one link. `rows` is contiguous and of any dtype.
+    carries the rows at most twice, for any number of ranks. gloo would broadcast along a tree: the root sends
+    to several ranks at once, and the receivers forward only complete messages. With four ranks, this takes
+    three times as long as sending the rows over one link. `rows` is contiguous and of any dtype.
     """
     size, rank = group.size, group.rank
     if size < 2:
@@ -90,7 +94,7 @@ def broadcast_rows(rows: Array, root: int, group: RankGroup, purpose: str) -> No
     no_rows, no_counts = rows[:0], [0] * size
     local_part = rows[ends[rank] : ends[rank + 1]]
     if rank == root:
-        # alltoall copies a rank's part for itself too, into this scratch array.
+        # alltoall also copies a rank's part for itself, into this scratch array.
         group.all_to_all(
             view_bytes(rows),
             counts,
@@ -124,7 +128,7 @@ _GRAIN = 8192
 
 @dataclass(frozen=True, slots=True)
 class _SparseRound:
-    """Exchange round that is an all-to-all with different numbers of rows."""
+    """Exchange round that is an all-to-all with a different number of rows per rank."""
 
     received: slice
     """Remote rows that the round receives."""
@@ -139,10 +143,10 @@ class _SparseRound:
 
 
 class SparseHaloExchange:
-    """`HaloExchange` of only the needed rows.
+    """`HaloExchange` that sends only the needed rows.
 
     The ranks exchange the ids of the needed rows once, when this object is created. `group` has the ranks of
-    this rank's grid column, in the order of the grid's rows.
+    this rank's grid column, in the order of the grid rows.
     """
 
     def __init__(self, edges: PartEdges, group: RankGroup) -> None:
@@ -192,7 +196,7 @@ class SparseHaloExchange:
         return _SparseGradients(self._group, self._rounds, matrix, buffer, purpose)
 
     def _buffer(self, name: str, matrix: Array) -> Array:
-        """Return a reused buffer for the sent rows, [number of sent rows, w]."""
+        """Return a send buffer [number of sent rows, w], which is reused."""
         size = self._num_sent * matrix.shape[1] * matrix.itemsize
         allocated = self._buffers.get(name)
         if allocated is None or len(allocated) < size:
@@ -202,7 +206,7 @@ class SparseHaloExchange:
 
 @dataclass(slots=True)
 class _SparseGradients:
-    """`PendingGradients` of returned gradients."""
+    """`PendingGradients` of a sparse exchange."""
 
     group: RankGroup
     rounds: Sequence[_SparseRound]
@@ -237,7 +241,7 @@ class _SparseGradients:
                 *(exchange_round.offset + end for end in accumulate(exchange_round.send_counts)),
             ]
             for start, stop in pairwise(starts):
-                # The rows for one rank are distinct, so they can be added in parallel.
+                # The rows of one rank are distinct, so they can be added in parallel.
                 _add_rows(
                     out,
                     exchange_round.sent[start - exchange_round.offset : stop - exchange_round.offset],
@@ -253,7 +257,7 @@ def _take_rows(matrix: Array, rows: Array, out: Array) -> None:
 
 
 def _add_rows(matrix: Array, rows: Array, added: Array) -> None:
-    """Add rows to distinct rows of a matrix."""
+    """Add `rows` to distinct rows of a matrix."""
     current_workers().run(
         lambda start, stop: _add_range(matrix, rows, added, start, stop),
         len(rows),
@@ -273,7 +277,7 @@ def _add_range(matrix, rows, added, start, stop):
 class _BroadcastBlock:
     number: int
     round_index: int | None
-    """Exchange round of the block; None for the rank's local block."""
+    """Exchange round in which the block is received; None for the local block."""
     rows: slice
 
 
@@ -281,7 +285,7 @@ class BroadcastExchange:
     """`HaloExchange` that broadcasts whole blocks, and sums their gradients at their owners.
 
     `edges` were created with `oblivious`. `group` has the ranks of this rank's grid column, in the order of
-    the grid's rows.
+    the grid rows.
     """
 
     def __init__(self, edges: PartEdges, group: RankGroup) -> None:
@@ -299,7 +303,7 @@ class BroadcastExchange:
             for other, count in zip(others, counts, strict=True):
                 blocks.append(_BroadcastBlock(other, round_index, slice(start, start + count)))
                 start += count
-        # All ranks must use the same order.
+        # All ranks must start their broadcasts in the same order.
         self._blocks = sorted(blocks, key=lambda each: each.number)
 
     def begin(self, matrix: Array, purpose: str, slot: int = 0) -> list[PendingRows]:
@@ -330,7 +334,7 @@ class _PendingGroup:
 
 @dataclass(slots=True)
 class _ReducedGradients:
-    """`PendingGradients` of reduced gradients."""
+    """`PendingGradients` of a broadcast exchange, which reduces each block's gradients at its owner."""
 
     group: RankGroup
     blocks: Sequence[_BroadcastBlock]
@@ -345,7 +349,7 @@ class _ReducedGradients:
         return _PendingGroup(self.pending).ended_at
 
     def send(self, round_index: int) -> None:
-        # All ranks must reduce the blocks in one order, but compute their parts in different orders.
+        # All ranks must reduce the blocks in the same order, but they compute them in different orders.
         if round_index + 1 < self.num_rounds:
             return
         for block in self.blocks:

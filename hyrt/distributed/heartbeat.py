@@ -1,4 +1,4 @@
-"""Heartbeats and failure detection between the ranks of a run, and exchange of failure reports."""
+"""Heartbeats and failure detection between the ranks of a run, and an exchange of failure reports."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from hyrt.errors import RankFailureError, describe_error, one_line
 
 HEARTBEAT_S = 0.5
 """Interval of a rank's heartbeats, in seconds."""
-# After a broken connection: time for a failed rank to publish its reason.
+# After a broken connection: time for a failed rank to publish the reason.
 _FAILURE_REPORT_S = 2.5
 # Longest time until a live rank acknowledges a failure, on a busy machine.
 _ACKNOWLEDGE_S = 1.5
-# Longest gap between two received heartbeats of a live rank: sending interval plus polling.
+# Longest gap between two heartbeats that a live rank leaves: sending interval plus polling interval.
 _HEARTBEAT_GAP_S = 3 * HEARTBEAT_S
 MAX_SILENCE_S = 6.0
-"""Longest silence of a rank or of the store before it counts as lost, in seconds."""
+"""Seconds without a heartbeat after which a rank counts as lost; also the limit for the store."""
 
 
 class HeartbeatMonitor:
     """Monitor that sends this rank's heartbeats through the store and detects failed ranks.
 
     When another rank is lost, `on_peer_failure` is called once, in a separate thread, with the error that
-    ends the run. A rank counts as lost after `max_silence_s` seconds of silence. `store_host` is the name of
+    ends the run. A rank counts as lost after `max_silence_s` seconds without a heartbeat. `store_host` names
     the process that hosts the store, for messages. `count_operations` returns the number of operations that
-    this rank has started per group name, which is sent with each heartbeat.
+    this rank has started per group name, which each heartbeat includes.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class HeartbeatMonitor:
         ]
 
     def start(self) -> None:
-        """Start the heartbeat threads. A rank without a first heartbeat does not count as lost."""
+        """Start the heartbeat threads. A rank counts as lost only after its first heartbeat."""
         self._answered_at = time.monotonic()
         self._heartbeats = dict.fromkeys(self._others, (b"", math.inf))
         for thread in self._threads:
@@ -83,12 +83,12 @@ class HeartbeatMonitor:
                 thread.join(0 if self._has_lost_store else _FAILURE_REPORT_S)
 
     def broadcast_failure(self, error: BaseException) -> None:
-        """Publish why this rank fails; only the first failure of all ranks is recorded."""
+        """Publish why this rank has failed; only the first failure of all ranks is recorded."""
         try:
             self._store.compare_set("failure", "", f"{self._rank}\n{one_line(describe_error(error))}")
             self._acknowledge()
         except (DistError, RuntimeError):
-            # The store is unreachable: the other ranks detect that themselves.
+            # The store is unreachable, which the other ranks detect themselves.
             return
 
     def wait_until_acknowledged(self) -> None:
@@ -110,7 +110,7 @@ class HeartbeatMonitor:
         try:
             self._store.set(f"beat/{self._rank}", "done")
         except (DistError, RuntimeError):
-            # Rank 0, which may host the store, has already exited.
+            # Rank 0, which may host the store, has exited already.
             return
 
     @property
@@ -133,13 +133,14 @@ class HeartbeatMonitor:
 
     @property
     def reachable(self) -> list[int]:
-        """Other ranks that are not known to be lost; empty once the store is lost."""
+        """Other ranks that are not known to be lost; empty if the store is lost."""
         return [] if self._has_lost_store else [other for other in self._others if other != self._failed_rank]
 
     def diagnose_failure(self, operation: str, error: Exception, group: str = "") -> RankFailureError:
-        """Return the cause of a failed operation, after waiting briefly for the other ranks' reports.
+        """Return the cause of a failed operation, after a brief wait for the other ranks' failure reports.
 
-        `error` is torch's error. The operation counts of `group` (its name, or "") show which rank is late.
+        `error` is torch's error. The operation counts of `group` (a group name, or "") show which rank is
+        late.
         """
         started_at = time.monotonic()
         # Strip torch's source location prefix and its speculative explanation.
@@ -172,7 +173,9 @@ class HeartbeatMonitor:
         return [other for other, (_, received_at) in self._heartbeats.items() if received_at < since]
 
     def _slowest_ranks(self, group: str) -> list[int]:
-        """Return the ranks that have started the fewest operations of a group, if fewer than this rank."""
+        """Return the ranks that have started the fewest operations of a group, unless this rank is one of
+        them.
+        """
         counts = {other: _operation_counts(beat).get(group) for other, (beat, _) in self._heartbeats.items()}
         known = {other: count for other, count in counts.items() if count is not None}
         lowest = min(known.values(), default=0)
@@ -192,7 +195,7 @@ class HeartbeatMonitor:
         self._on_failure(failure)
 
     def _publish_failure(self, failure: RankFailureError, rank: int) -> None:
-        """Publish the lost rank, because several ranks may soon end on account of it."""
+        """Publish that another rank is lost: several ranks may soon fail as a consequence."""
 
         def publish() -> None:
             with contextlib.suppress(DistError, RuntimeError):
@@ -254,7 +257,7 @@ class HeartbeatMonitor:
                 self._record_failure(RankFailureError(f"rank {other} was lost: {silent}"), other)
 
     def _watch_store(self) -> None:
-        # A call to a store on an unreachable machine can block for minutes.
+        # Run this in a separate thread: a call to a store on an unreachable machine can block for minutes.
         while not self._stop.wait(HEARTBEAT_S):
             silent_s = time.monotonic() - self._answered_at
             if silent_s > self._silent_s + HEARTBEAT_S:
@@ -273,13 +276,13 @@ def _acknowledgement_key(rank: int) -> str:
 
 
 def _operation_counts(beat: bytes) -> Mapping[str, int]:
-    """Return a rank's number of started operations per group, from its last heartbeat."""
+    """Return the number of operations that a rank has started per group, from its last heartbeat."""
     text = beat.decode().partition(" ")[2]
     counts: dict[str, int] = json.loads(text) if text else {}
     return counts
 
 
-# All ranks must exit within seconds, and part of that time has passed when the failure is detected.
+# All ranks must exit within seconds of the failure, and detecting it has taken some of that time.
 _REPORT_WAIT_S = 2.0
 _POLL_S = 0.02
 # Larger values would delay heartbeats in the store.
@@ -287,7 +290,7 @@ _MAX_REPORT_BYTES = 32 << 20
 
 
 class FailureReportExchange:
-    """Exchange of data through the store, because the groups of a failing run are aborted.
+    """Exchange of data through the store, for use in a failing run, in which the groups are aborted.
 
     `store` opens a separate connection. `reachable` returns the other ranks that may still send data.
     """
@@ -300,14 +303,15 @@ class FailureReportExchange:
 
     @property
     def is_receiver(self) -> bool:
-        """Whether this rank receives the data, as the lowest rank that is not lost."""
+        """Whether this rank receives the data because it is the lowest rank that is not lost."""
         return all(self._rank < other for other in self._reachable())
 
     def exchange(self, subject: str, data: bytes) -> Mapping[int, bytes]:
-        """Send data; return the data of all reachable ranks at the lowest of them, and nothing elsewhere.
+        """Send data to the lowest reachable rank. Return the data of all reachable ranks there, and nothing
+        at other ranks.
 
-        All calls together take at most two seconds; data that arrive later are ignored, and more than 32 MiB
-        are not sent. Each `subject` can be used once.
+        All calls together take at most two seconds, and later data are ignored. Data of more than 32 MiB are
+        not sent. Each `subject` can be used only once.
         """
         is_receiver = self.is_receiver
         reports = {self._rank: data} if is_receiver else {}
@@ -315,7 +319,7 @@ class FailureReportExchange:
             return reports
         if self._deadline is None:
             self._deadline = time.monotonic() + _REPORT_WAIT_S
-        # A store on an unreachable machine can block for minutes.
+        # A call to a store on an unreachable machine can block for minutes.
         worker = threading.Thread(
             target=self._collect if is_receiver else self._send,
             args=(subject, reports if is_receiver else data),
@@ -327,7 +331,7 @@ class FailureReportExchange:
         return dict(sorted(reports.items()))
 
     def _send(self, subject: str, data: bytes) -> None:
-        # If the store is lost, there is no reader either.
+        # If the store is lost, no rank can read the data.
         with suppress(DistError, RuntimeError):
             if len(data) <= _MAX_REPORT_BYTES:
                 self._store().set(_report_key(subject, self._rank), base64.b64encode(data).decode())

@@ -25,7 +25,7 @@ class LaunchInfo:
 
 
 def launch_info_from_env(environment: Mapping[str, str] = os.environ) -> LaunchInfo | None:
-    """Read the launch settings from the environment; return None if the process was started alone.
+    """Read the launch settings from the environment; return None without a launcher.
 
     torchrun sets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RESTART_COUNT. Raises
     ConfigError if a variable is missing or is not a number.
@@ -59,14 +59,16 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
 
 
 def rank_prefix(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the prefix `rank 2: ` for printed lines; empty if the process was started alone."""
+    """Return the prefix of printed lines, such as `rank 2: `; empty without a launcher."""
     several = environment.get("WORLD_SIZE", "1") not in ("", "1")
     return f"rank {environment.get('RANK', '?')}: " if several else ""
 
 
 @contextmanager
 def report_join_failures() -> Iterator[None]:
-    """Mark errors in the block, which runs before this process joins the other ranks, as blocking them."""
+    """Mark errors in the block as errors for which the other ranks wait: this process has not joined them
+    yet.
+    """
     try:
         yield
     except HyrtError as error:

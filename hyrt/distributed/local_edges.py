@@ -1,4 +1,4 @@
-"""Local edges of a rank with the halo exchange of their source rows, and timings of the products."""
+"""Edges of one rank, halo exchange of their source rows, and timings of the products."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hyrt.telemetry.hooks import Hook
 
 
 class HasEndTime(Protocol):
-    """Handle of an operation with an end time."""
+    """Handle of an asynchronous operation that has an end time."""
 
     @property
     def ended_at(self) -> float | None:
@@ -33,14 +33,14 @@ class HasEndTime(Protocol):
 
 @dataclass(slots=True)
 class SpmmTimings:
-    """Times in seconds, summed over products."""
+    """Times in seconds, summed over the products (SpMM) of a rank."""
 
     compute_s: float = 0.0
-    """Time for the multiplication of blocks."""
+    """Time spent on multiplying blocks."""
     communicate_s: float = 0.0
-    """Time from the start of the exchanges to the end of the last exchange."""
+    """Time from the start of each product's exchanges to the end of the last one."""
     wait_s: float = 0.0
-    """Idle time while waiting for rows."""
+    """Time spent waiting for rows."""
 
     def start_product(self) -> SpmmClock:
         """Start the clock of another product."""
@@ -53,13 +53,13 @@ class SpmmTimings:
     def hidden_s(self) -> float:
         """Communication time that overlapped with computation.
 
-        It is at least 0, although a wait may end later than the exchange that it waited for.
+        At least 0, although a wait may end slightly later than the exchange.
         """
         return max(0.0, self.communicate_s - self.wait_s)
 
     @property
     def hidden_fraction(self) -> float | None:
-        """Hidden fraction of the smaller of compute and communication time; None before both are positive."""
+        """Hidden fraction of the smaller of compute and communication time; None unless both are positive."""
         shorter = min(self.compute_s, self.communicate_s)
         return None if shorter <= 0 else self.hidden_s / shorter
 
@@ -73,13 +73,13 @@ class SpmmClock:
     waited_s: float = 0.0
 
     def wait(self, until: Callable[[], None]) -> None:
-        """Call a function that waits for other ranks, and add its duration to the idle time."""
+        """Call a function that waits for other ranks, and add its duration to `wait_s`."""
         started = time.perf_counter()
         until()
         self.waited_s += time.perf_counter() - started
 
     def end(self, arrivals: Sequence[HasEndTime]) -> None:
-        """Stop the clock and add the product's times to the sums."""
+        """Stop the clock and add the product's times to the totals."""
         now = time.perf_counter()
         last_end = max((arrival.ended_at or now for arrival in arrivals), default=self.started_at)
         self.timings.communicate_s += last_end - self.started_at
@@ -92,17 +92,17 @@ Array = NDArray[Any]
 ROWS = "rows"
 GRADIENTS = "row gradients"
 SUMS = "partial sums"
-"""Purpose of partial sums for the byte counters."""
+"""Purpose of partial sums in the byte counters."""
 
 
 @dataclass(frozen=True)
 class LocalEdges:
-    """Edges of one rank, with the communication to the other ranks."""
+    """Edges into the vertices of one rank, with the halo exchange and the replicas of its block."""
 
     edges: PartEdges
     exchange: HaloExchange
     replicas: RankGroup | None
-    """Ranks that have the same block, in the order of the grid's columns; None without replication."""
+    """Ranks that have the same block, in the order of the grid columns; None without replication."""
     timings: SpmmTimings = field(default_factory=SpmmTimings)
 
     __repr__ = short_repr
@@ -116,7 +116,7 @@ class LocalEdges:
         return DestinationSubset(np.arange(num), positions, None)
 
     def with_halo(self, matrix: Array) -> Array:
-        """Return a matrix of local rows, [n, w] or [n + h, w], with space for the halo rows, [n + h, w]."""
+        """Add space for the halo rows to a matrix of local rows, [n, w] or [n + h, w]; return [n + h, w]."""
         if len(matrix) == self.edges.num_rows:
             return matrix
         padded = np.empty((self.edges.num_rows, matrix.shape[1]), matrix.dtype)
@@ -124,7 +124,7 @@ class LocalEdges:
         return padded
 
     def all_reduce_replicas(self, sums: Array) -> None:
-        """Sum the contributions of the grid's columns to the rank's rows [n, w], in place."""
+        """Sum the contributions of all grid columns to this rank's rows [n, w], in place."""
         if self.replicas is None:
             return
         buffer = np.ascontiguousarray(sums)
@@ -133,7 +133,7 @@ class LocalEdges:
             sums[:] = buffer
 
     def sum_over_replicas(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum of a tensor of any shape over the grid's columns."""
+        """Return the sum of a tensor of any shape over the grid columns."""
         if self.replicas is None:
             return values
         buffer = values.detach().contiguous().clone()
@@ -141,9 +141,9 @@ class LocalEdges:
         return buffer
 
     def broadcast_gradients(self, gradients: Array) -> Array:
-        """Return the gradients of local rows [n, w] from the replica that multiplies with these rows.
+        """Return the gradients of local rows [n, w] at the replica that multiplies with these rows.
 
-        The gradients of the other replicas are overwritten.
+        All replicas get these gradients; the gradients of the other replicas are discarded.
         """
         if self.replicas is None:
             return gradients
@@ -178,7 +178,7 @@ class ChunkHaloExchange:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether other ranks compute the same rows (1.5D)."""
+        """Whether other ranks compute the same rows (1.5D replication)."""
         return self.local_edges.replicas is not None
 
     @property
@@ -190,11 +190,11 @@ class ChunkHaloExchange:
         return self.local_edges.edges.grid.multiplies_local
 
     def reduce_sums(self, sums: Array) -> None:
-        """Sum the gathered rows over the ranks that compute the same block (1.5D)."""
+        """Sum the gathered rows over the ranks that share this block (1.5D)."""
         self.local_edges.all_reduce_replicas(sums)
 
     def broadcast_gradients(self, gradients: Array) -> None:
-        """Replace gradients of local rows by the gradients of the rank that multiplies with these rows."""
+        """Replace gradients of local rows by the gradients at the replica that multiplies with these rows."""
         shared = self.local_edges.broadcast_gradients(gradients)
         if shared is not gradients:
             gradients[:] = shared
@@ -205,14 +205,14 @@ class ChunkHaloExchange:
         return _InboundChunkRows(clock, self.local_edges.exchange.begin(matrix, ROWS))
 
     def begin_backward(self, matrix: Array) -> _OutboundChunkGradients:
-        """Start to return gradients of the remote rows of a matrix [n + h, w] to their owners."""
+        """Start to send the gradients of the remote rows of a matrix [n + h, w] to the owners of the rows."""
         clock = self.local_edges.timings.start_product()
         return _OutboundChunkGradients(clock, self.local_edges.exchange.begin_backward(matrix, GRADIENTS))
 
 
 @dataclass(frozen=True, slots=True)
 class _InboundChunkRows:
-    """`hyrt.fullgraph.chunk_kernels.PendingHalo` of received rows."""
+    """`hyrt.fullgraph.chunk_kernels.PendingHalo` of rows that are being received."""
 
     clock: SpmmClock
     arrivals: Sequence[PendingRows]
@@ -229,7 +229,7 @@ class _InboundChunkRows:
 
 @dataclass(frozen=True, slots=True)
 class _OutboundChunkGradients:
-    """`hyrt.fullgraph.chunk_kernels.PendingHaloGradients` of returned gradients."""
+    """`hyrt.fullgraph.chunk_kernels.PendingHaloGradients` of gradients that are being sent."""
 
     clock: SpmmClock
     gradients: PendingGradients
@@ -243,9 +243,9 @@ class _OutboundChunkGradients:
 
 
 class SpmmTimingsHook(Hook):
-    """Hook that reports how much of the communication of products was hidden behind computation.
+    """Hook that reports how much communication overlapped with the products.
 
-    `group` belongs to the thread that drives the run.
+    `group` belongs to the main thread of the run.
     """
 
     def __init__(self, local_edges: LocalEdges, group: RankGroup) -> None:
@@ -254,7 +254,9 @@ class SpmmTimingsHook(Hook):
         self._is_warm = False
 
     def on_event(self, event: Event) -> None:
-        """Discard the first step, which includes compilation and the first gather of features."""
+        """Reset the timings after the first step, which includes compilation and the first exchange of
+        features.
+        """
         if isinstance(event, StepMetrics) and not self._is_warm:
             self._is_warm = True
             self._spread.timings.reset()

@@ -1,4 +1,4 @@
-"""Feature rows of a rank and of ranks on the same host, the graph with all rows, and the row cache."""
+"""Feature rows of a rank and of the ranks on the same host, the graph with all rows, and the row cache."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hyrt.training.setup import PreparedRun
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalRows:
-    """Feature rows of one rank's vertices, with the location of every other vertex's row."""
+    """Feature rows of one rank's vertices, with the owner and row index of every vertex."""
 
     rows: DenseFeatures | SparseFeatures
     """Rows of this rank's vertices, [n, F]."""
@@ -42,8 +42,9 @@ class LocalRows:
     local_ids: NDArray[Any]
     """Row index of each vertex at its owner rank, [V] integers."""
     same_host_rows: Mapping[int, DenseFeatures] = field(default_factory=dict)
-    """Rows of other ranks on this host, by rank. The relation is symmetric: either both of two ranks list
-    each other, or neither does."""
+    """Rows of other ranks on this host, by rank. The relation is symmetric: if a rank has the rows of another
+    one, the reverse holds too.
+    """
 
     __repr__ = short_repr
 
@@ -59,13 +60,13 @@ class SameHostRows:
     rows: Mapping[int, DenseFeatures]
     """Rows of other ranks, by rank."""
     group_leaders: Sequence[int]
-    """Lowest rank of each rank's group, [N]; the rank itself if it shares no rows."""
+    """Lowest rank of each rank's group, [N]; the rank itself if it does not share rows."""
 
     __repr__ = short_repr
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Notices for the start of a run."""
+        """Notices that are printed at the start of a run."""
         groups = _sharing_groups(self.group_leaders)
         if not groups:
             return ()
@@ -80,12 +81,12 @@ def map_same_host_rows(source: str, part: OpenPart, ranks: DistributedContext) -
     """Find the ranks that can share rows, and map their rows; all ranks must call this at the same time.
 
     Two ranks can share rows if they are on one machine and in one network namespace, and if their parts are
-    in the same folder (`source`). A file that is mapped by several processes is in memory once. Containers
-    and emulated nodes have separate namespaces and exchange rows over the network. The owners of the other
-    parts verify their checksums.
+    in the same folder (`source`). A file that several processes map is in memory only once. Containers and
+    emulated nodes have separate namespaces and exchange rows over the network. Checksums of other parts are
+    verified by their owners.
     """
     locations = all_gather_object(ranks.control, _row_location(source, part, ranks))
-    # Lowest rank with the same location; a rank whose rows cannot be shared forms its own group.
+    # Lowest rank with the same location. A rank that cannot share its rows forms a group alone.
     group_leaders = [
         rank
         if location is None
@@ -98,7 +99,7 @@ def map_same_host_rows(source: str, part: OpenPart, ranks: DistributedContext) -
         if first == group_leaders[ranks.rank] and rank != ranks.rank
     ]
     opened = {rank: _map_rows(source, part.manifest, rank, locations[rank]["file"]) for rank in others}
-    # If a rank cannot map a file, it would request rows: then all ranks of its group exchange rows.
+    # A rank that cannot map a file would request rows, so all ranks of its group must exchange rows.
     can_map = all_gather_object(ranks.control, None not in opened.values())
     broken = {first for rank, first in enumerate(group_leaders) if not can_map[rank]}
     machines = [rank if first in broken else first for rank, first in enumerate(group_leaders)]
@@ -108,13 +109,13 @@ def map_same_host_rows(source: str, part: OpenPart, ranks: DistributedContext) -
 
 
 def no_same_host_rows(num_ranks: int) -> SameHostRows:
-    """Return a result without shared rows, with which each rank sends its rows to all other ranks."""
+    """Return a result without shared rows: all rows are exchanged between ranks."""
     return SameHostRows({}, range(num_ranks))
 
 
 def _row_location(source: str, part: OpenPart, ranks: DistributedContext) -> dict[str, Any] | None:
-    """Return this rank's machine and the identity of its row file; None if its rows cannot be shared."""
-    # Sparse rows may have been scaled in memory, and parts that form a block exist only in this process.
+    """Return the machine and the row file of this rank; None if its rows cannot be shared."""
+    # Sparse rows may have been scaled in memory, and a block merged from several parts has no file.
     if not isinstance(part.rows, DenseFeatures) or part.manifest.num_parts != ranks.size:
         return None
     try:
@@ -132,7 +133,7 @@ def _is_same_machine(location: dict[str, Any], other: dict[str, Any] | None) -> 
 def _map_rows(
     source: str, manifest: PartitionManifest, number: int, file: Sequence[int]
 ) -> DenseFeatures | None:
-    """Map the rows of another part, if they are in the given file and have the shape in the manifest."""
+    """Map the rows of another part. Return None unless it is the given file, with the manifest's shape."""
     try:
         if _file_identity(_row_file(source, number)) != list(file):
             return None
@@ -162,10 +163,9 @@ def _sharing_groups(machines: Sequence[int]) -> list[list[int]]:
 def build_global_graph(
     config: Config, graph: Graph, local_rows: LocalRows, ranks: DistributedContext
 ) -> Graph:
-    """Return the graph with all rows, of which the load stage fetches those of other ranks.
+    """Return the graph with all rows, in which the load stage fetches the rows of other ranks.
 
-    `distributed.comm_dtype` is the wire format of the rows. Raises ConfigError if sparse rows would be
-    rounded.
+    `distributed.comm_dtype` is the wire format of the rows. Raises ConfigError if it would round sparse rows.
     """
     rows: PrefetchedRowSource
     if isinstance(local_rows.rows, SparseFeatures):
@@ -202,7 +202,7 @@ class RowCache(Hook):
         self._group = ranks.control
 
     def on_end(self, summary: dict[str, Any]) -> Notice:
-        """Add the numbers of rows and bytes and the hit rates to the summary."""
+        """Add the cache sizes (rows and bytes) and the hit rates to the summary."""
         counts = self._rows.cache_counts()
         expected = [
             self._reads.covered_accesses(counts.rows),
@@ -236,9 +236,9 @@ def fill_cache(
 ) -> RowCache:
     """Fill this rank's row cache; all ranks must call this at the same time.
 
-    `distributed.cache` is the size of the cache. `strategy` places the targets, and thereby determines which
-    rank needs which rows. Raises ConfigError if the sampler is not a neighbour sampler: its reads cannot be
-    predicted.
+    `distributed.cache` is the size of the cache. `strategy` places the targets, which determines the rows
+    that each rank needs. Raises ConfigError if the sampler is not a neighbour sampler, because its reads
+    cannot be predicted.
     """
     cache_size, settings, rows = config.distributed.cache, config.sampler, prepared.graph.features
     assert cache_size is not None

@@ -1,5 +1,5 @@
 """Migration of models between ranks: gradient sums between time steps (HopGNN section 5.1), and models that
-collect input rows at the owners (section 3.2).
+collect input rows at their owners (section 3.2).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hyrt.sampling.minibatch import MiniBatch
 
 
 class ModelMigration:
-    """Exchange of this rank's model for another one between two time steps (HopGNN 5.1).
+    """Exchange of the model at this rank for another one between two time steps (HopGNN section 5.1).
 
-    Weights are sent as well, as in the paper. They have the same bits at every rank, so received weights are
-    ignored and trainers keep theirs. `group` belongs to the thread that adds gradients. `moves_of` returns,
-    for a step and its completed time step, the rank of each model in this time step and in the next.
+    As in the paper, weights are sent as well. They have the same bits at every rank, so received weights are
+    ignored. `group` belongs to the thread that adds gradients. `moves_of` returns the rank of each model in a
+    completed time step of a step, and in the next time step.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ModelMigration:
         self._move = moves_of
 
     def __call__(self, step: int, time: int, totals: StepTotals) -> StepTotals:
-        """Return the gradient sums received with a model; losses and counts stay at their rank."""
+        """Return the gradient sums of the received model. Losses and counts stay at their rank."""
         rank, size = self._group.rank, self._group.size
         now, then = self._move(step, time)
         target, source = int(then[np.flatnonzero(now == rank)[0]]), int(now[np.flatnonzero(then == rank)[0]])
@@ -74,14 +74,16 @@ def _tensor_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MigrationRoute:
-    """Migration route of one model in a step, with the stops at which it reaches its input rows."""
+    """Route of one model in a step, with the stops at which it collects its input rows."""
 
     block: Block
     """Input block of the model's mini-batch."""
     stops: NDArray[np.int64]
-    """int64 [num_src], the stop that owns each source, counted from the rank at which the model starts."""
+    """Index of the stop that owns each source, counted from the rank at which the model starts, int64
+    [num_src].
+    """
     first: NDArray[np.int64]
-    """int64 [n], the first stop after which each row that the model carries is nonzero."""
+    """Index of the first stop after which each row that the model carries is nonzero, int64 [n]."""
 
     __repr__ = short_repr
 
@@ -91,15 +93,16 @@ class MigrationRoute:
 
 
 class MigratingModelInputs:
-    """Collector of a model's input rows, or their aggregates, along a route over the owner ranks.
+    """Collector of a model's input rows or their aggregates along a route over the owner ranks.
 
-    At each stop the local rows are added to the values that the model carries; finally the model returns to
-    its first rank. Every rank can sample every model's mini-batch, so edges are not sent. Models are sent as
-    `model_bytes` placeholder bytes, without their weights: when the rows of a step are fetched, its weights
-    do not exist yet, and later they are equal at every rank.
+    At each stop, the local rows are added to the values that the model carries. At the end, the model returns
+    to its first rank. Every rank can sample every model's mini-batch, so edges are not sent. Models are sent
+    as `model_bytes` placeholder bytes instead of weights: when the rows of a step are fetched, its weights do
+    not exist yet, and later they are equal at every rank.
 
-    `aggregation` is the sum over edges that the first layer applies to rows before any weight; None if it
-    reads the rows. `batches` samples the mini-batches of all ranks. `group` belongs to the load stage.
+    `aggregation` is the sum over edges that the first layer applies to rows before any weight; None if the
+    layer reads the rows themselves. `batches` samples the mini-batches of all ranks. `group` belongs to the
+    load stage.
     """
 
     matrix = None
@@ -155,7 +158,7 @@ class MigratingModelInputs:
         return MigrationRoute(block, stops, first_visits(block, owners, model, self._group.size))
 
     def _migrate(self, routes: Mapping[int, MigrationRoute], workers: Workers) -> NDArray[np.float32]:
-        """Migrate all models; return the values of this rank's model after its return."""
+        """Migrate all models; return the values that this rank's model has collected."""
         rank, size = self._group.rank, self._group.size
         locations = {model: model for model in routes}
         carried = {}
@@ -179,7 +182,9 @@ class MigratingModelInputs:
         routes: Mapping[int, MigrationRoute],
         carried: dict[int, NDArray[np.float32]],
     ) -> list[int]:
-        """Send models and their carried values to other ranks; return the models that arrive here."""
+        """Send models and the values that they carry to other ranks; return the models that this rank
+        receives.
+        """
         rank, size = self._group.rank, self._group.size
         leaving = sorted((target, model) for model, target in moves.items() if locations[model] == rank)
         arriving = sorted((locations[model], model) for model, target in moves.items() if target == rank)
@@ -254,7 +259,7 @@ class MigratingModelInputs:
 
 
 def _edges_from(block: Block, is_here: NDArray[np.bool_], num_src: int) -> Block:
-    """Return the edges of a block from some sources, which are renumbered."""
+    """Return the edges of a block whose sources are marked in `is_here`; these sources are renumbered."""
     keep = is_here[block.columns]
     ends = np.concatenate([[0], np.cumsum(keep)])
     numbers = np.cumsum(is_here) - 1

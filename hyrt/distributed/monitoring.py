@@ -36,7 +36,7 @@ _ROUNDS = 32
 class TraceMerger:
     """Gatherer of the traces of all ranks (`hyrt.telemetry.trace_hook`).
 
-    `group` belongs to the thread that drives the run. `failure_reports` sends the trace of a rank if the run
+    `group` belongs to the main thread of the run. `failure_reports` sends the trace of a rank if the run
     fails. `clock` is the clock of the traces, in nanoseconds.
     """
 
@@ -55,10 +55,10 @@ class TraceMerger:
         return self._group.rank
 
     def clock_offset(self) -> tuple[int, int]:
-        """Return the offset of rank 0's clock from this rank's, and its uncertainty, in nanoseconds.
+        """Return the offset of rank 0's clock from this rank's clock, and its uncertainty, in nanoseconds.
 
-        A message cannot arrive before it was sent: each message from rank 0 bounds the offset from below, and
-        each message to rank 0 from above. The result is the middle of the tightest bounds.
+        A message cannot arrive before it was sent. Each message from rank 0 therefore bounds the offset from
+        below, and each message to rank 0 from above. The result is the middle of the tightest bounds.
         """
         group, bounds = self._group, []
         for _ in range(_ROUNDS):
@@ -71,7 +71,7 @@ class TraceMerger:
         return (lower + upper) // 2, (upper - lower + 1) // 2
 
     def all_gather(self, record: Any) -> Sequence[Any]:
-        """Gather plain values from all ranks, in rank order."""
+        """Gather plain values (dicts, lists, numbers) from all ranks, in rank order."""
         return all_gather_object(self._group, record)
 
     def gather(self, data: bytes) -> Sequence[bytes]:
@@ -93,17 +93,17 @@ T = TypeVar("T")
 
 # One thread runs these stages for all trainers of a rank; the other stages have a thread per trainer.
 _SHARED_STAGES = ("sample", "load")
-# Maximum fraction of an epoch's steps that may still use the previous shares.
+# Maximum fraction of an epoch's steps that may use the shares of the previous epoch.
 _MAX_MIXED_STEPS = 1 / 4
 _MEASURED_STAGES = (*_SHARED_STAGES, "transfer", "propagate")
 
 
 class RankSpeeds(Hook):
-    """Hook that measures this rank's stages, without waits for other ranks, and exchanges the speeds.
+    """Hook that measures this rank's stages without the time spent waiting for other ranks.
 
-    All ranks know the speeds of all ranks, and therefore compute the same shares. `group` belongs to the
-    training thread. Up to `steps_ahead` steps may already have been split when an epoch ends; they keep their
-    shares. With `overlapped`, stages run concurrently.
+    The ranks exchange their speeds after each epoch, and therefore compute the same shares. `group` belongs
+    to the training thread. When an epoch ends, up to `steps_ahead` steps may already have been split; they
+    keep their shares. `overlapped` says whether stages run concurrently.
     """
 
     def __init__(self, group: RankGroup, steps_per_epoch: int, steps_ahead: int, *, overlapped: bool) -> None:
@@ -113,9 +113,9 @@ class RankSpeeds(Hook):
         self._overlapped = overlapped
         self._lag = decision_lag(steps_per_epoch, steps_ahead, _MAX_MIXED_STEPS)
         self._first_epoch = 0
-        # Replaced as a whole, never modified: the sampling thread reads it concurrently.
+        # Replace the tuple, never modify it: the sampling thread reads it concurrently.
         self._epochs: tuple[MeasuredEpoch, ...] = ()
-        # Seconds and units by stage and trainer; each entry is written by one thread.
+        # Seconds and units by stage and trainer. Only one thread writes each entry.
         self._stage_totals: dict[tuple[str, int], list[float]] = {}
 
     def shares_of(self, step: int) -> tuple[float, ...]:
@@ -125,7 +125,9 @@ class RankSpeeds(Hook):
         return speed_weighted_shares(self._epochs[: max(0, known)], self._group.size, self._lag)
 
     def resume_after(self, epochs: int) -> None:
-        """Start measuring after `epochs` epochs of an earlier run, whose measurements are lost."""
+        """Restart the measurements of a run that is resumed after `epochs` epochs; earlier measurements are
+        lost.
+        """
         self._first_epoch = epochs
 
     def wrap_call(self, stage: str, site: Site, work: Callable[[], T]) -> T:
@@ -147,7 +149,7 @@ class RankSpeeds(Hook):
         self._epochs = (*self._epochs, measured)
 
     def on_end(self, summary: dict[str, Any]) -> Notice:
-        """Add the shares of the last step to the summary."""
+        """Add the ranks' shares of the last step to the summary."""
         shares = [round(share, 3) for share in self.shares_of(summary["steps"])]
         summary["rank_shares"] = shares
         setting = ",".join(f"{share:g}" for share in shares)
@@ -172,7 +174,7 @@ class RankSpeeds(Hook):
         return max(units.values()) / slowest_s
 
 
-# A changed number of steps affects an epoch's time by less than the usual variation between epochs.
+# Such a fraction changes the time of an epoch by less than the usual variation between epochs.
 _MAX_MIXED_SHARE = 1 / 20
 
 
@@ -180,8 +182,8 @@ class AdaptiveTimeSteps(Hook):
     """Hook that merges time steps from the second epoch on while epochs get faster (HopGNN section 5.3).
 
     All ranks use the epoch times of rank 0, so that they choose the same number. `group` belongs to the
-    training thread. Up to `steps_ahead` steps may already have been split when an epoch ends; they keep their
-    time steps. `fixed` is a fixed number of time steps; None adapts it.
+    training thread. When an epoch ends, up to `steps_ahead` steps may already have been split; they keep
+    their time steps. `fixed` is a constant number of time steps; None adapts it.
     """
 
     def __init__(
@@ -192,7 +194,7 @@ class AdaptiveTimeSteps(Hook):
         self._ahead = steps_ahead
         self._lag = decision_lag(steps_per_epoch, steps_ahead, _MAX_MIXED_SHARE)
         self._fixed = fixed
-        # Replaced as a whole, never modified: the sampling thread reads it concurrently.
+        # Replace the tuple, never modify it: the sampling thread reads it concurrently.
         self._epochs_s: tuple[float, ...] = ()
 
     def num_times(self, step: int) -> int:
@@ -203,7 +205,7 @@ class AdaptiveTimeSteps(Hook):
         return num_time_steps(self._epochs_s[: max(0, known)], self._group.size, self._lag)
 
     def restore(self, epochs_s: Sequence[float]) -> None:
-        """Restore the epoch times of rank 0, in seconds, from an earlier run."""
+        """Restore the epoch times (of rank 0, in seconds) of an earlier run."""
         self._epochs_s = tuple(epochs_s)
 
     def on_event(self, event: Event) -> None:
@@ -213,7 +215,7 @@ class AdaptiveTimeSteps(Hook):
             self._epochs_s = (*self._epochs_s, float(seconds))
 
     def on_end(self, summary: dict[str, Any]) -> None:
-        """Add the number of time steps of the last step."""
+        """Add the number of time steps in the last step to the summary."""
         summary["time_steps"] = self.num_times(summary["steps"])
 
 
@@ -224,7 +226,7 @@ _PURPOSES = (
 
 
 class RanksHook(Hook):
-    """Hook that monitors one rank's part of a run.
+    """Hook that records a rank's step times, and reports failures of ranks and differing weights.
 
     `strategy` is the name of the strategy, for the summary.
     """
@@ -234,18 +236,18 @@ class RanksHook(Hook):
         self._parameters = list(parameters)
         self._strategy = strategy
         self._stats = RankStats(ranks.counts)
-        # Last step group of this rank, and the records of all ranks for it.
+        # Last group of steps at this rank, and the records of all ranks for it.
         self._steps: tuple[StepMetrics | None, list[Any]] = (None, [])
 
     def on_start(self, devices: Sequence[Device], steps: range) -> None:
         self._stats.devices = [device.info.name for device in devices]
 
     def on_pipeline_failure(self, failure: BaseException) -> None:
-        """Broadcast the failure at once, since shutting down this rank may take seconds."""
+        """Broadcast the failure at once, since shutting down this rank can take seconds."""
         self._ranks.broadcast_failure(failure)
 
     def on_stall(self) -> BaseException | None:
-        """Return the failure of another rank that stalls this rank, or None if there is none."""
+        """Return the failure of the rank that stalls this rank, or None."""
         return self._ranks.stall_reason()
 
     def on_event(self, event: Event) -> None:
@@ -255,7 +257,7 @@ class RanksHook(Hook):
         """
         if isinstance(event, StepMetrics):
             self._stats.add(event)
-            # Irregular groups end at a checkpoint of one rank only, so the ranks cannot exchange records.
+            # An irregular group ends at a checkpoint of only one rank, so the ranks cannot exchange records.
             if event.is_regular:
                 self._steps = event, all_gather_object(self._ranks.control, steps_record(event))
         if not isinstance(event, EpochEnded):
@@ -281,7 +283,7 @@ class RanksHook(Hook):
         )
 
     def on_end(self, summary: dict[str, Any]) -> Notice:
-        """Add the bytes sent by all ranks and the statistics of each rank to the summary."""
+        """Add the traffic of all ranks and the statistics of each rank to the summary."""
         group = self._ranks.control
         sent = self._ranks.counts.sent()
         bytes_sent = torch.zeros(group.size, len(_PURPOSES), dtype=torch.int64)
@@ -327,7 +329,7 @@ class RanksHook(Hook):
 
 
 def _add_chunks(records: Sequence[dict[str, Any] | None], summary: dict[str, Any]) -> None:
-    """Move the chunk statistics from the records of the ranks to the summary."""
+    """Move the chunk statistics from the ranks' records to the summary."""
     chunks = merge_chunks([{} if record is None else record.pop("chunks") for record in records])
     if chunks:
         summary["chunks"] = chunks

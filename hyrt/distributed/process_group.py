@@ -51,13 +51,15 @@ class TrafficCounters:
 
 
 ErrorFactory = Callable[[str, Exception], Exception]
-"""Function that turns torch's error of a named operation into one that says which rank was lost, and why."""
+"""Function that converts torch's error for a named operation into an error that names the lost rank and the
+reason.
+"""
 
 
 class PendingCollective:
     """Handle of an asynchronous collective operation.
 
-    `operation` is torch's handle, and `wait` waits for it until the event is set.
+    `operation` is torch's handle. `wait` waits for it, or until the event is set.
     """
 
     def __init__(self, operation: Any, wait: Callable[[Any, threading.Event], None]) -> None:
@@ -66,7 +68,8 @@ class PendingCollective:
         self._woken = threading.Event()
         self.ended_at: float | None = None
         """End time (`time.perf_counter`); None while the operation is running."""
-        # A thread in `operation.wait()` cannot be woken before the timeout.
+        # Record the end in a callback, because a thread in `operation.wait()` cannot be woken before the
+        # timeout.
         operation.get_future().add_done_callback(self._note_end)
 
     def _note_end(self, future: Any) -> None:
@@ -75,15 +78,15 @@ class PendingCollective:
 
     @property
     def running_operation(self) -> Any | None:
-        """The operation, if it is still running and no thread has begun to wait for it."""
+        """The operation, if it is running and no thread is waiting for it yet."""
         return self._operation if self.ended_at is None else None
 
     def wake(self) -> None:
-        """Wake the thread that is blocked in `wait`; called if the operation was aborted."""
+        """Wake the thread that is blocked in `wait`, because the operation was aborted."""
         self._woken.set()
 
     def wait(self) -> None:
-        """Wait until the operation has ended; raise the group's errors. Call this once only."""
+        """Wait until the operation has ended, and raise the group's errors. May be called only once."""
         operation, self._operation = self._operation, None
         self._wait(operation, self._woken)
 
@@ -91,10 +94,10 @@ class PendingCollective:
 class RankGroup:
     """Process group of all or some ranks.
 
-    One thread per rank uses the group, with the same order of operations at every rank. Tensors are
-    contiguous and on the CPU. If a rank is lost, an operation raises the error that `make_error` returns. The
-    ranks find each other's addresses in `store`. `rank` is the number of this rank in the group. An operation
-    may take at most `timeout_s` seconds. `counts` counts the bytes of all operations.
+    One thread per rank uses the group, and every rank must issue its operations in the same order. Tensors
+    are contiguous and on the CPU. If a rank is lost, an operation raises the error that `make_error` returns.
+    The ranks find each other's addresses in `store`. `rank` is the number of this rank in the group. An
+    operation may take at most `timeout_s` seconds. `counts` adds up the bytes of all operations.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class RankGroup:
         self.num_started = 0
         """Number of operations that this rank has started."""
         self.has_live_operations = False
-        """Whether an aborted operation is still running, for which torch would wait at exit."""
+        """Whether an aborted operation is still running, so that torch would wait for it at exit."""
         self._counts = counts
         self._make_error = make_error
         self._waiting: WeakSet[PendingCollective] = WeakSet()
@@ -151,9 +154,9 @@ class RankGroup:
     ) -> None:
         """Send rows to every rank, and receive rows from every rank (all-to-all).
 
-        `sent` [n, ...] has the rows for rank 0, followed by those for rank 1, and so on, with `send_counts`
-        rows for each rank. `received` [m, ...] is overwritten with the rows from all ranks in the same way.
-        `purpose` is for the byte counters, as in all operations.
+        `sent` [n, ...] has the rows for rank 0, then the rows for rank 1, and so on, with `send_counts` rows
+        per rank. `received` [m, ...] is overwritten with the rows from all ranks in the same way. `purpose`
+        is for the byte counters, as in all operations.
         """
         self.start_all_to_all(sent, send_counts, received, receive_counts, purpose).wait()
 
@@ -184,14 +187,14 @@ class RankGroup:
         return pending
 
     def start_reduce(self, tensor: torch.Tensor, root: int, purpose: str) -> PendingCollective:
-        """Start to replace the tensor of rank `root` by the sum over all ranks (reduce).
+        """Start to replace the tensor at rank `root` by the sum over all ranks (reduce).
 
-        The tensors of the other ranks are undefined afterwards. Equal tensors on the same number of ranks
+        At the other ranks, the tensors are undefined afterwards. Equal tensors on the same number of ranks
         give equal bits in every run.
         """
         pending = self._start(lambda: self._group.reduce(tensor, root), purpose)
-        # Gloo reduces pieces around a ring until each rank has the sum of one piece, and then gathers the
-        # pieces.
+        # gloo first reduces pieces around a ring until each rank has the sum of one piece, and then gathers
+        # the pieces.
         is_root = self.rank == root
         ring = (self.size - 1) * tensor.nbytes // self.size
         gathered = tensor.nbytes - ring
@@ -203,7 +206,7 @@ class RankGroup:
         return pending
 
     def exchange_counts(self, counts: Sequence[int], purpose: str) -> list[int]:
-        """Send one number to each rank; return the numbers received from all ranks."""
+        """Send one integer to each rank; return the integers received from all ranks."""
         sent, received = torch.tensor(counts, dtype=torch.int64), torch.empty(self.size, dtype=torch.int64)
         one_each = [1] * self.size
         self.all_to_all(sent, one_each, received, one_each, purpose)
@@ -211,13 +214,13 @@ class RankGroup:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an operation is running; other ranks may not have started it yet."""
+        """Whether an operation is running, perhaps because other ranks have not started it yet."""
         return any(pending.ended_at is None for pending in list(self._waiting))
 
     def abort(self, reason: Exception) -> None:
-        """Raise `reason` in the thread that waits for an operation, and in all later operations.
+        """Raise `reason` in the thread that waits for an operation, and in every later operation.
 
-        Thread-safe. Operations that have been started keep running in the background.
+        This method is thread-safe. Operations that have started keep running in the background.
         """
         if self._reason is None:
             self._reason = reason
@@ -267,18 +270,19 @@ class RankGroup:
         raise self._reason
 
     def _leak(self, operation: Any) -> None:
-        # Leak a reference: freeing the group would wait for its threads, which wait for other ranks.
+        # Leak a reference: freeing the group would wait for its threads, which may wait for other ranks
+        # forever.
         for handle in (self._group, operation):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
         self.has_live_operations = True
 
 
-# Number of step groups for the medians; a run may have any number of groups.
+# Maximum number of step groups from which medians are computed; a run may have many more.
 _MAX_GROUPS = 4096
 
 
 class RankStats:
-    """Step times of one rank, with its byte counters."""
+    """Step times and byte counters of one rank."""
 
     def __init__(self, counts: TrafficCounters) -> None:
         self._counts = counts
@@ -293,7 +297,7 @@ class RankStats:
         self._chunks = group.chunks
 
     def record(self) -> dict[str, Any]:
-        """Return plain values by name: median times, bytes by purpose, and the host of the rank."""
+        """Return plain values by name: median times, bytes by purpose, and the rank's host."""
         times = self._times
         medians = {name: median(group[name] for group in times) for name in (times[0] if times else ())}
         return {
@@ -320,7 +324,7 @@ def all_gather_object(group: RankGroup, record: Any) -> list[Any]:
 
 
 def find_bottleneck(records: Sequence[Any]) -> str:
-    """Describe the slowest rank and stage of a step; return an empty string if there were no steps.
+    """Return the slowest stage and its rank, such as `load of rank 1`; empty if there were no steps.
 
     The record of a lost rank is None.
     """
@@ -328,7 +332,7 @@ def find_bottleneck(records: Sequence[Any]) -> str:
         (seconds, rank, stage)
         for rank, record in enumerate(records)
         for stage, seconds in ({} if record is None else record["stage_s"]).items()
-        # All ranks wait for the slowest rank in this stage.
+        # In this stage, all ranks wait for the slowest rank.
         if stage != "synchronize"
     ]
     if not times:
@@ -341,7 +345,7 @@ _SYNCHRONIZE = "synchronize"
 
 
 def steps_record(group: StepMetrics) -> dict[str, Any]:
-    """Return the record of a step group that a rank sends to the other ranks, as plain values."""
+    """Return plain values for a group of steps, which a rank sends to the other ranks."""
     return {
         "stage_s": dict(group.stage_s),
         "busy_s": dict(group.busy_s),
@@ -355,11 +359,12 @@ def steps_record(group: StepMetrics) -> dict[str, Any]:
 
 
 def merge_steps(group: StepMetrics, records: Sequence[Mapping[str, Any]]) -> StepMetrics:
-    """Merge the step groups of all ranks: the slowest rank determines the time of a step.
+    """Merge the records of a group of steps over all ranks; the slowest rank determines the time of a step.
 
-    `records` has the `steps_record` of each rank, in rank order. Loss and edges already include all ranks.
+    `records` has the `steps_record` of each rank, in rank order. Losses and edge counts already include all
+    ranks.
     """
-    # Ranks that finish early wait in this stage: the shortest time is the cost of the exchange itself.
+    # Ranks that finish early wait in the synchronize stage, so its shortest time is the cost of the exchange.
     stage_s = {
         stage: (min if stage == _SYNCHRONIZE else max)(record["stage_s"][stage] for record in records)
         for stage in group.stage_s
@@ -383,7 +388,7 @@ def merge_steps(group: StepMetrics, records: Sequence[Mapping[str, Any]]) -> Ste
 
 
 def merge_chunks(records: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Merge the `ChunkedStep` figures of all ranks' trainers, with keys such as `rank 1 cpu:0`."""
+    """Merge the `ChunkedStep` values of all ranks' trainers under keys such as `rank 1 cpu:0`."""
     return {
         f"rank {rank} {trainer}": {
             **figures,
@@ -397,7 +402,7 @@ def merge_chunks(records: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str
 
 
 def _merge_by_trainer(records: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:
-    """Merge a dictionary by trainer over all ranks, with keys such as `rank 1 cpu:0`."""
+    """Merge a dictionary by trainer over all ranks under keys such as `rank 1 cpu:0`."""
     return {
         f"rank {rank} {name}": value
         for rank, record in enumerate(records)
@@ -406,7 +411,9 @@ def _merge_by_trainer(records: Sequence[Mapping[str, Any]], key: str) -> dict[st
 
 
 def _merge_channels(records: Sequence[Mapping[str, Any]], field: str) -> dict[str, Any]:
-    """Merge channel statistics: prefix trainers' channels with the rank, and sum other channels."""
+    """Merge channel statistics of all ranks: keep trainers' channels apart by rank, and sum the other
+    channels.
+    """
     merged: dict[str, Any] = {}
     for rank, record in enumerate(records):
         for name, value in record[field].items():

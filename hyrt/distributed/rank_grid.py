@@ -1,4 +1,4 @@
-"""Two-dimensional grid of ranks, and the edges into one rank's block with the remote sources (halo)."""
+"""Two-dimensional grid of ranks, and the edges into a rank's block with their remote sources (halo)."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
@@ -16,16 +16,17 @@ from hyrt.graph.topology import Topology
 from hyrt.runtime.numba_cache import nb
 
 MAX_ROUNDS = 4
-"""Maximum number of exchange rounds per product. Each round costs every rank one message to every other rank;
-received rows are multiplied while the next round is being exchanged."""
+"""Maximum number of exchange rounds per product. In each round, every rank sends a message to every other
+rank; received rows are multiplied during the next round.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RankGrid:
-    """Grid of P / c x c ranks, whose rows each hold one block of vertices, replicated c times (1.5D).
+    """Grid of P / c x c ranks. The ranks of a grid row all hold the same block of vertices (1.5D).
 
-    Rank (i, j) adds up the contributions of the blocks of column j to block i. With c = 1, these are all
-    blocks (1D).
+    Rank (i, j) adds up the contributions of the blocks of column j to block i. With c = 1, the only column
+    has all blocks (1D).
     """
 
     num_ranks: int
@@ -51,29 +52,29 @@ class RankGrid:
         return self.rank % self.replication
 
     def owner(self, block: int) -> int:
-        """Return the rank that represents a block, which is the first rank that has the block."""
+        """Return the rank that represents a block: the first rank that holds it."""
         return block * self.replication
 
     def column_of(self, block: int) -> int:
-        """Return the grid column that multiplies with a block."""
+        """Return the grid column whose ranks multiply with a block."""
         return block * self.replication // self.num_blocks
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Blocks that this rank multiplies with, ascending."""
+        """Blocks with whose rows this rank multiplies, in ascending order."""
         return tuple(k for k in range(self.num_blocks) if self.column_of(k) == self.column)
 
     @property
     def multiplies_local(self) -> bool:
-        """Whether this rank multiplies with its own block."""
+        """Whether this rank multiplies with the rows of its own block."""
         return self.column_of(self.row) == self.column
 
     @property
     def rounds(self) -> tuple[tuple[int, ...], ...]:
-        """Grid rows from which this rank receives rows of `blocks`, per exchange round.
+        """Grid rows that send rows of `blocks` to this rank, per exchange round.
 
-        In each round it receives from the grid rows that follow at certain distances, and sends to the grid
-        rows that precede at the same distances.
+        In each round, the rank receives from the grid rows at certain distances after its own, and sends to
+        the grid rows at the same distances before its own.
         """
         rounds: list[list[int]] = [[] for _ in range(self.num_rounds)]
         for distance in range(1, self.num_blocks):
@@ -84,7 +85,7 @@ class RankGrid:
 
     @property
     def receivers(self) -> tuple[tuple[int, ...], ...]:
-        """Grid rows that receive rows of this rank, per exchange round."""
+        """Grid rows to which this rank sends its rows, per exchange round."""
         rounds: list[list[int]] = [[] for _ in range(self.num_rounds)]
         if self.multiplies_local:
             for distance in range(1, self.num_blocks):
@@ -105,7 +106,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class PartEdges:
-    """Edges of a block, whose n local vertices and then h remote ones are renumbered in this order.
+    """Edges into a block. Its n local vertices are numbered first, then the h remote sources.
 
     Remote vertices are ordered by the exchange round that receives their rows, and then by block.
     """
@@ -118,12 +119,13 @@ class PartEdges:
     round_starts: tuple[int, ...]
     """First row of each exchange round, [rounds + 1]; the last entry is n + h."""
     block_counts: tuple[tuple[int, ...], ...]
-    """Number of rows received from each block in `RankGrid.rounds`, for each exchange round."""
+    """Number of rows received from each grid row in `RankGrid.rounds`, per exchange round."""
     topology: Topology
-    """Edges into the block's vertices from the blocks of the rank's column, with renumbered vertices.
+    """Edges into the block's vertices from the blocks of the rank's grid column, with renumbered vertices.
 
     The edges of a row keep their order in the whole graph. Remote vertices have no incoming edges. In-degrees
-    are those in the whole graph."""
+    are in-degrees in the whole graph.
+    """
 
     __repr__ = short_repr
 
@@ -132,8 +134,8 @@ class PartEdges:
         """Select and renumber the edges of a rank.
 
         `topology` has at least the edges into this rank's block, with in-degrees in the whole graph. `blocks`
-        [V] is the block of each vertex. With `oblivious`, all rows of other blocks are received, even if they
-        are not needed.
+        [V] is the block of each vertex. With `oblivious`, all rows of the other blocks are received, whether
+        or not they are needed.
         """
         local_vertices = np.flatnonzero(blocks == grid.row)
         is_column_block = np.zeros(grid.num_blocks, np.bool_)
@@ -162,7 +164,7 @@ class PartEdges:
         new_ids[vertices] = np.arange(len(vertices), dtype=new_ids.dtype)
         indptr = np.concatenate([starts, np.full(len(vertices) - len(local_vertices), starts[-1])])
         edges = Topology(indptr, new_ids[sources], *edge_data)
-        # Override the degrees, which would be counted from the local edges only.
+        # Set the degrees in the whole graph, which would otherwise be counted from the local edges.
         edges.__dict__["in_degrees"] = topology.in_degrees[vertices]
         edges.__dict__["weighted_degrees"] = topology.weighted_degrees[vertices]
         edges.__dict__["is_symmetric"] = False
@@ -198,14 +200,14 @@ class PartEdges:
             return (None,) * (len(self.round_starts))
         borders = np.array([0, *self.round_starts], np.int64)
         numbers = np.searchsorted(borders, self.topology.indices, side="right") - 1
-        # Edges are ordered by row, also within each group.
+        # The sort is stable because edges are ordered by row, also within each group.
         ordered = weights[np.argsort(numbers, kind="stable")]
         counts = np.bincount(numbers, minlength=len(borders) - 1)
         return tuple(np.split(ordered, np.cumsum(counts)[:-1]))
 
 
 def _incoming_edges(topology: Topology, rows: Array, is_selected: Array | None) -> tuple[Array, Array, Array]:
-    """Return starts, sources and edge ids of the edges into `rows`, from vertices in the mask [V]."""
+    """Return starts, sources and edge ids of the edges into `rows` from the vertices in a mask [V]."""
     indptr = topology.indptr
     lengths = indptr[rows + 1] - indptr[rows]
     starts = np.concatenate([[0], np.cumsum(lengths)])

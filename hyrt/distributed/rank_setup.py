@@ -1,4 +1,4 @@
-"""Setup of a rank's part of a run: mini-batches of partitioned or replicated graphs, or full graphs."""
+"""Setup of a rank's part of a run: mini-batches on a partitioned or replicated graph, or a full graph."""
 
 from __future__ import annotations
 
@@ -70,10 +70,7 @@ def build_feature_parallel_input(
     parameters: Sequence[torch.Tensor],
     placed: StepPlacement,
 ) -> FeatureParallelInput:
-    """Create feature-parallel inputs for strategy p3; all ranks must call this at the same time.
-
-    Raises ConfigError if the model's first layer does not support feature parallelism.
-    """
+    """Create the feature-parallel inputs of strategy p3; all ranks must call this at the same time."""
     weight = feature_parallel_weight(prepared.model)
     aggregation = get_model_inputs(prepared.model).aggregation
     owners = column_owners(local_rows.rows.width, ranks.size, config.seed)
@@ -100,7 +97,7 @@ def build_migrating_inputs(
     parameters: Sequence[torch.Tensor],
     placed: StepPlacement,
 ) -> MigratingModelInputs:
-    """Create the inputs for strategy naive-migration, which models collect from rank to rank."""
+    """Create the inputs of strategy naive-migration, which models collect as they move from rank to rank."""
     aggregation = get_model_inputs(prepared.model).aggregation
     if aggregation is not None and aggregation.reduce == "max":
         aggregation = None
@@ -122,17 +119,17 @@ def _all_rank_batches(
 
 @dataclass(frozen=True, slots=True)
 class RankSetup:
-    """Part of a run that one rank has, with the components that its session needs."""
+    """Components of a rank's session, such as its graph, its reduction and its hooks."""
 
     graph: Graph
     """Graph with the feature rows that the trainers use."""
     shared: DistributedRunConfig
     reduction: GradientAllReduce
-    """All-reduce of gradients, which also agrees when all ranks stop."""
+    """All-reduce of gradients, in which the ranks also agree on when to stop."""
     time_steps: AdaptiveTimeSteps | None
-    """Hook that chooses the number of time steps; None if steps have one time step."""
+    """Hook that adapts the number of time steps; None for strategies with one time step."""
     speeds: RankSpeeds | None
-    """Hook that measures the ranks, if a step is divided by their speeds."""
+    """Hook that measures the ranks' speeds; None unless steps are divided by speed."""
     hooks: Sequence[Hook]
 
     __repr__ = short_repr
@@ -160,16 +157,16 @@ def set_up_run(
 ) -> RankSetup:
     """Create a rank's part of a run.
 
-    `stop_signal` returns the number of the signal that requests this rank to stop, 0 for none. With
-    `has_partitioned_topology`, the graph has only the edges into this rank's vertices, with all in-degrees
-    (`hyrt.distributed.sampling`). Raises ConfigError if partitioned topology does not support the
-    strategy or the sampler, or the strategy does not support the model.
+    `stop_signal` returns the number of the signal that this rank has received to stop, or 0. With
+    `has_partitioned_topology`, the graph has only the edges into this rank's vertices, but global in-degrees
+    (`hyrt.distributed.sampling`). Raises ConfigError if partitioned topology does not support the strategy or
+    the sampler, or the strategy does not support the model.
     """
     model = prepared.model
     full, by_layers = config.evaluate.mode == "full", computes_by_layers(config, model)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = build_buckets(parameters)
-    # The gradients of a small model are reduced in one operation after the backward pass.
+    # A small model has one bucket, whose gradients are reduced after the backward pass.
     buckets = GradientBuckets(ranks.group("buckets"), parameters, groups) if len(groups) > 1 else None
     reduction = GradientAllReduce(
         ranks.gradients, parameters, prepared.objective.counts, stop_signal, buckets
@@ -228,7 +225,7 @@ def set_up_run(
             config, graph, local_rows, ranks, prepared, parameters, placed
         )
         trained = graph.with_features(migrating_inputs)
-    # These strategies still add to gradients after the backward pass.
+    # With these strategies, a gradient is not final when the backward pass has computed it.
     adds_later = config.distributed.strategy in ("hopgnn", "p3")
     shared = DistributedRunConfig(
         on_gradient=None if buckets is None or adds_later else buckets.add_gradient,
@@ -266,8 +263,8 @@ def convert_to_one_step(config: Config, graph: Graph) -> tuple[Config, str]:
     """Convert full-graph settings to mini-batch steps that can be divided among ranks.
 
     A full-graph step equals a mini-batch step of all targets with all their neighbours. Each rank trains a
-    part of the targets and reads their neighbourhoods; vertices near targets of several ranks are computed by
-    each of them. Return the settings and a notice for the user.
+    part of the targets and reads their neighbourhoods. Where the neighbourhoods of several ranks overlap,
+    each of these ranks computes the shared vertices. Return the settings and a notice for the user.
     """
     count = len(graph.split("train", config.data.split))
     sampler = NeighborSettings(fanout=[-1] * config.model.layers)
@@ -286,10 +283,10 @@ def set_up_hetero(
     prepared: PreparedRun,
     stop_signal: Callable[[], int] = lambda: 0,
 ) -> RankSetup:
-    """Create a rank's part of a run: an equal part of every step's targets, in sampling order.
+    """Create a rank's part of a run on a heterogeneous graph: an equal part of every step's targets.
 
-    No feature rows are exchanged, since each rank opens the whole dataset. Gradients are all-reduced, and
-    those of embedding tables only for rows that the step has read. Every rank evaluates independently.
+    No feature rows are exchanged, since each rank opens the whole dataset. Gradients are all-reduced; for
+    embedding tables, only the gradients of rows that the step has read. Every rank evaluates independently.
     `stop_signal` is as in `set_up_run`. Raises ConfigError if a setting applies to partitioned graphs only.
     """
     settings = config.distributed
@@ -332,9 +329,9 @@ def set_up_full_graph(
 ) -> RankSetup:
     """Create a rank's part of full-graph training; all ranks must call this at the same time.
 
-    `distributed.algorithm` and `distributed.replication` control the products. The `owners` of `local_rows`
-    are blocks. The other arguments are as in `hyrt.distributed.rank_setup.set_up_run`. Raises
-    ConfigError if the algorithm does not support the model.
+    `distributed.algorithm` and `distributed.replication` control the distributed products. The `owners` of
+    `local_rows` are blocks. The other arguments are as in `set_up_run`. Raises ConfigError if the algorithm
+    does not support the model.
     """
     model, settings = prepared.model, config.distributed
     if not is_decomposable(model):
@@ -346,7 +343,7 @@ def set_up_full_graph(
     chunks_requested = any(
         ranks.control.exchange_counts([int(_requests_chunks(config))] * ranks.size, "control")
     )
-    # For such models, devices loop over the edges themselves after all rows have been received.
+    # For these models, the devices loop over the edges themselves once all rows have been received.
     loops = chunks_requested and needs_loops(model)
     in_chunks = chunks_requested and not loops
     if in_chunks:
@@ -381,7 +378,7 @@ def set_up_full_graph(
         has_partitioned_topology=has_partitioned_topology,
     )
     shared = DistributedRunConfig(
-        # A step has one unit, and every rank trains its rows of the unit.
+        # A step has a single unit, of which every rank trains its rows.
         part=RankSlice(num_processes=ranks.size),
         reduction=total if grid.column == 0 else cast(Reduction, _ReplicaReduction(total)),
         in_chunks=in_chunks,
@@ -395,20 +392,20 @@ def set_up_full_graph(
 
 
 def _can_score(config: Config, ranks: DistributedContext) -> bool:
-    """Agree whether the devices of all ranks compute scores, because a forward pass needs all ranks."""
+    """Agree on whether the devices of all ranks compute scores, since a forward pass needs all ranks."""
     backends = [find_device(request.name)[0] for request in config.training_requests]
     can_score = len(backends) == 1 and issubclass(backends[0], ScoresVertices)
     return all(ranks.control.exchange_counts([int(can_score)] * ranks.size, "control"))
 
 
 def _requests_chunks(config: Config) -> bool:
-    """Return whether a rank's settings request chunks, or its devices only support training in chunks."""
+    """Return whether a rank's settings request chunks, or its devices support training only in chunks."""
     kinds = {request.name.partition(":")[0] for request in config.training_requests}
     return config.fullgraph.uses_chunks or len(config.training_requests) > 1 or kinds != {"cpu"}
 
 
 def _check_chunks(config: Config, model: GNN, local_rows: LocalRows, grid: RankGrid) -> None:
-    """Raise ConfigError if ranks cannot train the model or the partition in chunks."""
+    """Raise ConfigError if the ranks cannot train the model or the partition in chunks."""
     reason = (
         f"with devices={join_names(config.devices)}" if _requests_chunks(config) else "as on another rank"
     )
@@ -433,7 +430,7 @@ def _local_edges(
     oblivious = config.distributed.algorithm.endswith("oblivious")
     edges = PartEdges.select(grid, graph.topology, local_rows.owners, oblivious=oblivious)
     column = [row * grid.replication + grid.column for row in range(grid.num_blocks)]
-    # Group of the propagation thread: see `hyrt.distributed.context.DistributedContext`.
+    # Only the propagation thread uses this group: see `hyrt.distributed.context.DistributedContext`.
     products = ranks.group(f"products of column {grid.column}", column)
     exchange: HaloExchange = (
         BroadcastExchange(edges, products) if oblivious else SparseHaloExchange(edges, products)
@@ -446,11 +443,11 @@ def _local_edges(
 
 
 def _full_graph(graph: Graph, spread: LocalEdges, ranks: DistributedContext, *, loops: bool) -> FullGraph:
-    """Create the view of the graph that a rank's trainer treats as the whole graph."""
+    """Create the view of the graph that a rank's trainer uses as if it were a whole graph."""
     edges = spread.edges
     memory = psutil.virtual_memory().total // CACHE_DIVISOR // num_local_ranks()
     persistent_bytes = min(ranks.control.exchange_counts([memory] * ranks.size, "control"))
-    # Columns partition the edges of a block, so each edge is counted at one rank.
+    # The grid columns divide the edges of a block among them, so each edge is counted at one rank.
     num_edges = sum(ranks.control.exchange_counts([edges.topology.num_edges] * ranks.size, "control"))
     gatherings = RankGatherOps(spread, graph.num_vertices, num_edges, persistent_bytes, loops)
     return FullGraph(edges.topology, edges.vertices[: edges.num_local], gatherings)
@@ -458,7 +455,7 @@ def _full_graph(graph: Graph, spread: LocalEdges, ranks: DistributedContext, *, 
 
 @dataclass(frozen=True, slots=True)
 class _ReplicaReduction:
-    """Reduction at a replica that does not represent its block: its totals are counted at another rank."""
+    """Reduction at a replica that does not represent its block: another rank counts the totals."""
 
     reduction: GradientAllReduce
 

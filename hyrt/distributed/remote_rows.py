@@ -1,4 +1,4 @@
-"""Remote feature rows: locations of all rows, plans of their exchange, and the rows of steps in flight."""
+"""Remote feature rows: locations of all rows, plans for exchanging them, and the rows of steps in flight."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ _GRAIN = 1 << 14
 
 
 class RemoteRowRequest(NamedTuple):
-    """Request of a rank for remote rows."""
+    """Remote rows that a rank needs, as counted by `RowLocations.mark_needed_rows`."""
 
     missing: NDArray[Any]
     """Distinct vertices whose rows are missing, grouped by owner rank, [m]."""
     counts: list[int]
     """Number of missing rows per owner rank, [N]."""
     num_cached: int
-    """Number of further remote rows that are cached."""
+    """Number of remote rows that are needed but cached."""
 
 
 class RowMatrices(NamedTuple):
-    """Memory addresses of row matrices, all of which are C-contiguous."""
+    """Memory addresses of the row matrices, which are C-contiguous."""
 
     local_matrices: NDArray[np.int64]
-    """Matrices in local or shared memory, this rank's matrix first, [M]."""
+    """Addresses of the matrices in local or shared memory, this rank's matrix first, [M]."""
     fetched: int
     cached: int
-    """Matrix of cached rows, any number if there is none; `fetched` is the matrix of fetched rows."""
+    """Address of the matrix of cached rows, any value if there is none; `fetched` is that of fetched rows."""
     row_bytes: int
-    """Bytes per row of the matrices in local or shared memory."""
+    """Bytes per row of the local and shared matrices."""
     transferred_row_bytes: int
-    """Bytes per row of the transferred rows."""
+    """Bytes per row of the matrices of transferred (fetched or cached) rows."""
     mark: int
-    """1 if the two kinds of rows have different dtypes, otherwise 0."""
+    """1 if transferred rows have another dtype than local rows, otherwise 0."""
 
 
 class RowLocations:
     """Table with one integer per vertex that encodes where its row is stored.
 
-    `hyrt.distributed.row_kernels` explains the encoding. `owners` [V] is the owner rank of each
-    vertex, and `local_ids` [V] the row index there. `same_host_ranks` are other ranks on the same host, in
-    the order of their matrices; their rows are read through shared memory.
+    `hyrt.distributed.row_kernels` explains the encoding. `owners` [V] is the owner rank of each vertex, and
+    `local_ids` [V] its row index at the owner. `same_host_ranks` are other ranks on this host, in the order
+    of their matrices; their rows are read through shared memory.
     """
 
     def __init__(
@@ -64,8 +64,9 @@ class RowLocations:
     ) -> None:
         same_host = [rank, *same_host_ranks]
         self.bits = (len(same_host) - 1).bit_length()
-        """Number of low bits of a location that select the matrix in local or shared memory."""
-        # Per row index: four locations for transferred rows, and one per matrix for other rows.
+        """Number of low bits of a location that select one of the local and shared matrices."""
+        # A location needs REMOTE_BITS bits besides the row index if its row was transferred, otherwise
+        # `bits`.
         dtype = np.int32 if len(owners) << max(row_kernels.REMOTE_BITS, self.bits) < 2**31 else np.int64
         numbers = np.full(size, row_kernels.MISSING, dtype)
         numbers[same_host] = np.arange(len(same_host))
@@ -73,7 +74,7 @@ class RowLocations:
         is_local = table >= 0
         table[is_local] |= np.left_shift(local_ids[is_local], self.bits, dtype=dtype)
         self.table = table
-        """Location of each vertex's row, [V]; the matrices belong to the owner of this object."""
+        """Location of each vertex's row, [V]; the object that uses this table holds the matrices."""
         self._owners = owners
         self._size = size
         self._id_dtype = np.int32 if len(owners) < 2**31 else np.int64
@@ -81,10 +82,10 @@ class RowLocations:
         self._buffers = np.empty((2, 0), self._id_dtype)
 
     def mark_needed_rows(self, ids: Sequence[NDArray[Any]]) -> RemoteRowRequest:
-        """Return the vertices that are neither local nor cached; their rows count as fetched from now on.
+        """Return the vertices that are neither local nor cached. Their rows count as fetched from now on.
 
-        The fetched rows are in the order of the returned vertices. The arrays `ids` may have duplicates,
-        which count once, in any order.
+        The fetched rows must be stored in the order of the returned vertices. The arrays `ids` may have
+        duplicates, which count only once, in any order.
         """
         self.set_fetched(self._fetched[:0])
         capacity = min(sum(map(len, ids)), len(self._owners))
@@ -103,14 +104,14 @@ class RowLocations:
         return RemoteRowRequest(grouped, counts, num_cached)
 
     def group_by_owner(self, vertices: NDArray[Any]) -> tuple[NDArray[Any], list[int]]:
-        """Group vertices by owner rank; return them and the number per rank."""
+        """Group vertices by owner rank. Return the grouped vertices, and the number of vertices per rank."""
         grouped, counts = np.empty(len(vertices), self._id_dtype), np.empty(self._size, np.int64)
         row_kernels.group_by_owner(vertices, self._owners, counts, grouped)
         numbers: list[int] = counts.tolist()
         return grouped, numbers
 
     def set_fetched(self, fetched: NDArray[Any]) -> None:
-        """Set the vertices of the fetched rows, in row order; no vertex may be cached."""
+        """Set the vertices of the fetched rows, in row order. None of them may be cached."""
         if fetched is not self._fetched:
             row_kernels.clear_locations(self._fetched, self.table)
             row_kernels.set_locations(fetched, self.table, False)
@@ -129,9 +130,11 @@ class RowLocations:
     def compute_addresses(
         self, ids: NDArray[Any], matrices: RowMatrices, out: NDArray[np.int64], workers: Workers
     ) -> None:
-        """Write the memory addresses of the rows of vertices `ids` [n] to `out` [n]; no row may be missing.
+        """Write the memory addresses of the rows of the vertices `ids` [n] to `out` [n]. No row may be
+        missing.
 
-        Addresses of transferred rows are increased by one if these have a different dtype.
+        If transferred rows have another dtype than local rows, their addresses are increased by
+        `matrices.mark`.
         """
         workers.run(
             lambda start, stop: row_kernels.locate(ids, self.table, self.bits, *matrices, out, start, stop),
@@ -141,10 +144,10 @@ class RowLocations:
 
 
 def group_by_matrix(locations: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[np.intp]]]:
-    """Group locations [n] by matrix: local rows, fetched rows, cached rows; no row may be missing.
+    """Group locations [n] by matrix: local, fetched and cached rows. No row may be missing.
 
-    Return for each matrix the row indices in it, and the positions [m] of their locations in `locations`.
-    This is only for tables without other ranks on the same host.
+    Return the row indices in each matrix, and the positions [m] of their locations in `locations`. Only for
+    tables without other ranks on the same host.
     """
     kinds, slots = np.empty(len(locations), np.uint8), np.empty_like(locations)
     row_kernels.decode_locations(locations, kinds, slots)
@@ -156,12 +159,12 @@ def group_by_matrix(locations: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray
 
 
 CACHE = "cache"
-"""Purpose of cached rows for the byte counters."""
+"""Purpose of cached rows in the byte counters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchPlan:
-    """Plan of an exchange of rows, with those requested from and those sent to each rank."""
+    """Plan for exchanging rows: the rows requested from each rank, and the rows sent to each rank."""
 
     requested: NDArray[Any]
     """Distinct remote vertices whose rows this rank needs, grouped by owner rank, [m]."""
@@ -172,17 +175,17 @@ class FetchPlan:
     sent_counts: list[int]
     """Number of rows sent to each rank, [N]."""
     purpose: str
-    """Purpose of the rows for the byte counters."""
+    """Purpose of the rows in the byte counters."""
 
     __repr__ = short_repr
 
 
 class FetchPlanner:
-    """Planner of row exchanges, which works together with those of all other ranks.
+    """Planner of row exchanges, which plans each exchange together with all other ranks.
 
-    `owners` [V] is the owner rank of each vertex, and `local_ids` [V] the row index there. `purpose` is for
-    the byte counters; vertex ids are counted as `indices`. Rows of `same_host_ranks` are read through shared
-    memory and are never requested.
+    `owners` [V] is the owner rank of each vertex, and `local_ids` [V] its row index at the owner. `purpose`
+    is the key of the byte counters; vertex ids are counted as `indices`. Rows of `same_host_ranks` are read
+    through shared memory and are never requested.
     """
 
     def __init__(
@@ -194,18 +197,19 @@ class FetchPlanner:
         same_host_ranks: Sequence[int] = (),
     ) -> None:
         self.hits = 0
-        """Number of remote rows needed by steps that were cached."""
+        """Number of remote rows that steps needed and found in the cache."""
         self.lookups = 0
-        """Number of remote rows needed by steps; a vertex counts once per step."""
+        """Number of remote rows that steps needed. A vertex counts once per step."""
         self.group = group
         self.locations = RowLocations(owners, local_ids, group.rank, group.size, same_host_ranks)
-        """Location of each vertex's row; fetched rows belong to the last request."""
+        """Location of each vertex's row. Fetched rows belong to the last request."""
         self._purpose = purpose
 
     def request(self, ids: Sequence[NDArray[Any]]) -> FetchPlan:
-        """Request the rows of remote vertices that are not cached; all ranks must call this at the same time.
+        """Plan an exchange for the remote rows of `ids` that are not cached; all ranks must call this at the
+        same time.
 
-        Duplicates are requested once.
+        Each row is requested only once, even if `ids` has duplicates.
         """
         needs = self.locations.mark_needed_rows(ids)
         self.lookups += len(needs.missing) + needs.num_cached
@@ -213,10 +217,7 @@ class FetchPlanner:
         return self._plan(needs.missing, needs.counts, self._purpose)
 
     def request_for_cache(self, vertices: NDArray[Any]) -> FetchPlan:
-        """Request the rows of distinct remote vertices [n] to cache them for the whole run.
-
-        All ranks must call this at the same time, before any step.
-        """
+        """Plan an exchange for the rows of distinct remote vertices [n], to cache them for the whole run."""
         return self._plan(*self.locations.group_by_owner(vertices), CACHE)
 
     def _plan(self, requested: NDArray[Any], requested_counts: list[int], purpose: str) -> FetchPlan:
@@ -244,7 +245,7 @@ class FetchPlanner:
         receive_counts: Sequence[int],
         purpose: str,
     ) -> None:
-        """Exchange entries like `exchange`, with the given numbers of entries per rank."""
+        """Exchange entries as `exchange` does, with the given number of entries per rank."""
         self.group.all_to_all(
             torch.from_numpy(sent), send_counts, torch.from_numpy(received), receive_counts, purpose
         )
@@ -266,18 +267,18 @@ class CacheStats(NamedTuple):
     num_bytes: int
     """Size of the cached rows in bytes."""
     hits: int
-    """Number of remote rows needed by steps that were cached."""
+    """Number of remote rows that steps needed and found in the cache."""
     lookups: int
-    """Number of remote rows needed by steps; a vertex counts once per step."""
+    """Number of remote rows that steps needed. A vertex counts once per step."""
 
 
 class RemoteRows(Generic[Rows]):
     """Fetcher of each step's remote rows, which holds them until the step releases them.
 
-    The thread that reads the rows calls `fetch`. Every rank must fetch the same steps in the same order, even
-    if it needs no rows, because other ranks may need its rows. `vertices` plans the exchanges. `exchange`
-    exchanges the rows that all ranks have requested, and returns those that this rank requested.
-    `release_rows` is called with rows that are no longer needed.
+    `fetch` is called by the thread that reads the rows. Every rank must fetch the same steps in the same
+    order, even if it needs no rows, because other ranks may need its rows. `vertices` plans the exchanges.
+    `exchange` exchanges the rows that all ranks have requested, and returns those that this rank requested.
+    `release_rows` gets the rows that are no longer needed.
     """
 
     def __init__(
@@ -291,7 +292,7 @@ class RemoteRows(Generic[Rows]):
         self._release_rows = release_rows
         self._in_flight: dict[int, tuple[NDArray[Any], Rows]] = {}
         self.fetched: Rows | None = None
-        """Rows of the step that was fetched last, in the order of its locations."""
+        """Rows of the last fetched step, in the order of their locations."""
         self.cached: Rows | None = None
         self._cached_rows = self._cached_bytes = 0
 

@@ -1,7 +1,7 @@
-"""Rendezvous of the processes that a launcher has started, and failure reports of a rank that cannot join.
+"""Rendezvous of the processes that a launcher has started, and failure reports from a rank that cannot join.
 
-torchrun keeps one store for all its attempts, so keys of earlier processes must be distinguished from current
-keys.
+torchrun uses one store for all attempts of a run, so keys of earlier processes must be told apart from
+current keys.
 """
 
 from __future__ import annotations
@@ -30,16 +30,13 @@ def store_host_name() -> str:
 
 
 def connect_store(timeout_s: float, store_host: str) -> tuple[Any, int, int]:
-    """Connect to the store that the environment names; return the store, this rank and the number of ranks.
-
-    `store_host` is the result of `store_host_name`. Raises RankFailureError if the store cannot be reached or
-    hosted within `timeout_s` seconds.
-    """
+    """Connect to the store that the environment specifies; return it, this rank and the number of ranks."""
     outcome: list[tuple[Any, int, int] | Exception] = []
 
     def connect() -> None:
         try:
-            # torch retries once and logs its first failure: with twice the time, this function fails before.
+            # torch retries once and then logs the first failure. With twice the time, this function fails
+            # first.
             outcome.append(_store_from_env(store_host, timedelta(seconds=2 * timeout_s)))
         except (dist.DistError, RuntimeError, ValueError) as error:
             outcome.append(error)
@@ -68,7 +65,7 @@ def _store_from_env(keeper: str, timeout: timedelta) -> tuple[Any, int, int]:
         store, rank, size = next(iter(rendezvous("env://", timeout=timeout)))
         return store, rank, size
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    # torch's rendezvous waits for all ranks here and cannot report which rank is missing.
+    # torch's rendezvous would wait here for all ranks and could not report which rank is missing.
     store = dist.TCPStore(  # type: ignore[attr-defined]  # torch gives it a name there without exporting it.
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
@@ -82,15 +79,15 @@ def _store_from_env(keeper: str, timeout: timedelta) -> tuple[Any, int, int]:
 
 _POLL_S = 0.02
 _PUBLISH_S = 1.0
-# After a rank has failed or is lost: time that rank 0 waits for ranks that have not joined yet.
+# Time that rank 0 waits for late ranks after another rank has failed or is lost.
 _GRACE_S = 2.0
 
 
 class RendezvousResult(NamedTuple):
     name: str
-    """Unique name of this attempt, which is the same at all ranks."""
+    """Unique name of this attempt to start the run, which is the same at all ranks."""
     restarts: int
-    """Highest number of restarts of any rank; complete at rank 0 only."""
+    """Highest number of launcher restarts of any rank; only rank 0 knows the values of all ranks."""
 
 
 def join_ranks(
@@ -98,15 +95,15 @@ def join_ranks(
 ) -> RendezvousResult:
     """Wait at most `timeout_s` seconds until all ranks of this attempt have joined.
 
-    Each rank writes a unique token. Rank 0 publishes all tokens that it reads, until every other rank has
-    found its token in the list and confirmed it with rank 0's token. Tokens of earlier processes are never
-    confirmed. Meanwhile rank 0 sends heartbeats and checks the heartbeats of the ranks that have joined,
-    under the keys of `HeartbeatMonitor`.
+    Each rank writes a unique token. Rank 0 publishes the list of all tokens that it reads, until every other
+    rank has found its token in the list and confirmed this with rank 0's token. Tokens of earlier processes
+    are never confirmed. Meanwhile rank 0 sends heartbeats and checks the heartbeats of the ranks that have
+    joined, under the keys of `HeartbeatMonitor`.
 
-    `store` has `set`, `get` and `check`. `restarts` is the launcher's number of restarts of this rank. Rank 0
-    counts a rank as lost after `max_silence_s` seconds without a heartbeat. Raises RankFailureError, which
-    names the ranks, if ranks did not join, or if a rank failed or was lost meanwhile, and ConfigError if the
-    ranks have different numbers of ranks.
+    `store` has the methods `set`, `get` and `check`. `restarts` is the number of times that the launcher has
+    restarted this rank. Rank 0 counts a rank as lost after `max_silence_s` seconds without a heartbeat.
+    Raises RankFailureError, which names the ranks, if ranks did not join, failed or were lost, and
+    ConfigError if ranks disagree about the number of ranks.
     """
     token = f"{uuid.uuid4().hex} {restarts}"
     end = time.monotonic() + timeout_s
@@ -120,7 +117,7 @@ def join_ranks(
             raise _size_mismatch(rank, size, len(others) + 1)
         if len(others) == size - 1 and others[rank - 1] == token:
             name = first.partition(" ")[0]
-            # First heartbeat: if this rank exits right after joining, the other ranks detect it.
+            # Send a first heartbeat, so that the other ranks notice if this rank exits right after joining.
             store.set(f"{name}/beat/{rank}", "0 {}")
             store.set(f"heard/{rank}", first)
             return RendezvousResult(name, restarts)
@@ -144,7 +141,7 @@ def _confirm_tokens(
     error: RankFailureError | None = None
     while True:
         confirmations = [_read(store, f"heard/{rank}") for rank in others]
-        # Read after the confirmations: a rank that has confirmed wrote its token before.
+        # Read the tokens after the confirmations: a rank that has confirmed has written its token before.
         tokens = [token, *(_read(store, f"word/{rank}") for rank in others)]
         for rank, confirmation in zip(others, confirmations, strict=True):
             confirmed, _, other_size = confirmation.partition("\n")
@@ -160,7 +157,7 @@ def _confirm_tokens(
                 if confirmation == token
             ]
             error = beats.failure_among(joined)
-            # Ranks that start a little later still join rank 0 and read the failure in the store.
+            # Ranks that start a little later can still join rank 0 and read the failure in the store.
             end = end if error is None else min(end, time.monotonic() + _GRACE_S)
         if published != (published := "\n".join(tokens)):
             store.set("words", published)
@@ -174,8 +171,8 @@ def _confirm_tokens(
             ]
             text = f"rank {join_names(late)} did not join within {timeout_s:g} s: {_JOIN_HINT}"
             if len(late) < len(confirmations):
-                # Joined ranks read the failure from the store like any other, while this process hosts the
-                # store.
+                # Ranks that have joined read this failure from the store like any other, as long as this
+                # process hosts it.
                 store.set(f"{name}/lost", f"{late[0]}\n{text}")
                 time.sleep(_PUBLISH_S)
             raise RankFailureError(text)
@@ -183,7 +180,7 @@ def _confirm_tokens(
 
 
 class _JoinHeartbeats:
-    """Rank 0's heartbeats during the rendezvous, with a check of those of the ranks that have joined.
+    """Heartbeats of rank 0 during the rendezvous, and a check of the joined ranks' heartbeats.
 
     `name` is the name of the attempt, and `silent_s` the longest time without a heartbeat, in seconds.
     """
@@ -202,7 +199,7 @@ class _JoinHeartbeats:
             self._store.set(f"{self._name}/beat/0", f"{self._sent} {{}}")
 
     def failure_among(self, joined: list[int]) -> RankFailureError | None:
-        """Return and publish the error if a rank has failed or sends no heartbeats."""
+        """Return and publish the error if a joined rank has failed or sends no heartbeats."""
         failed, _, reason = _read(self._store, f"{self._name}/failure").partition("\n")
         if failed:
             return RankFailureError(f"rank {failed} failed: {reason}")
@@ -230,16 +227,16 @@ def _read(store: Any, key: str) -> str:
     return store.get(key).decode() if store.check([key]) else ""
 
 
-# All ranks must exit within ten seconds, and importing torch takes part of that time.
+# All ranks must exit within ten seconds, of which importing torch takes some.
 _TIME_LIMIT_S = 6.0
 
 
 def report_join_failure(error: BaseException, time_limit_s: float = _TIME_LIMIT_S) -> None:
-    """Join the other ranks only to report why this rank fails.
+    """Join the other ranks only to report why this rank has failed.
 
     Gives up silently if they do not join within the time limit.
     """
-    # An unresponsive store may block its caller for longer.
+    # Use a separate thread, because an unresponsive store may block its caller for longer.
     reporter = threading.Thread(
         target=_send_report, args=(error, time_limit_s), name="hyrt.ranks.unjoined", daemon=True
     )
@@ -248,7 +245,7 @@ def report_join_failure(error: BaseException, time_limit_s: float = _TIME_LIMIT_
 
 
 def _send_report(error: BaseException, timeout_s: float) -> None:
-    # The reason has been printed already; a failed report would only add noise.
+    # The reason has already been printed, so another message would only confuse.
     with suppress(HyrtError, DistError, RuntimeError):
         launch = launch_info_from_env()
         if launch is None:

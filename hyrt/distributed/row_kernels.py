@@ -1,4 +1,4 @@
-"""Compiled loops over the locations of rows, and over rows in several matrices."""
+"""Compiled loops over row locations, and over rows in several matrices."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
 
@@ -9,11 +9,11 @@ import numpy as np
 from hyrt.runtime.intrinsics import element_at, prefetch, prefetch_at, value
 from hyrt.runtime.numba_cache import nb
 
-# A location is one integer that encodes where a vertex's row is stored. A value >= 0 is a row in local
-# memory: the low bits (`RowLocations.bits`) are the number of its matrix, 0 for this rank's matrix, and the
-# other bits are the row index. -1 means that the row is not on this machine. Lower values encode a row of
-# the fetched or the cached matrix: -2 - location is four times the row index, plus 1 for the cached matrix,
-# plus 2 if the current step has already counted the cached row.
+# A location is an integer that encodes where a vertex's row is stored. A value >= 0 is a row in local or
+# shared memory: the low bits (`RowLocations.bits`) are the number of its matrix, 0 for this rank's matrix,
+# and the other bits are the row index. -1 means that the row is not on this machine. Lower values encode a
+# row of the fetched or the cached matrix: -2 - location is four times the row index, plus 1 for the cached
+# matrix, plus 2 if the current step has already counted the cached row.
 MISSING = -1
 FIRST_REMOTE = -2
 CACHED = 1
@@ -29,7 +29,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 def mark_needed_rows(ids, table, missing, num_missing, cached, num_cached):
     """Collect vertices whose rows are missing and vertices whose rows are cached, without duplicates.
 
-    Return the vertex counts of `missing` and in `cached`.
+    Return the numbers of vertices in `missing` and in `cached`.
     """
     for i in range(len(ids)):
         if i + _PREFETCH_DISTANCE < len(ids):
@@ -39,7 +39,7 @@ def mark_needed_rows(ids, table, missing, num_missing, cached, num_cached):
         if address >= 0:
             continue
         if address == MISSING:
-            # Mark as fetched; the row index is assigned later.
+            # Mark the row as fetched; its row index is assigned later.
             table[v] = FIRST_REMOTE
             missing[num_missing] = v
             num_missing += 1
@@ -53,14 +53,14 @@ def mark_needed_rows(ids, table, missing, num_missing, cached, num_cached):
 
 @_compile
 def clear_count_marks(cached, table):
-    """Undo the marks that `mark_needed_rows` sets on cached rows."""
+    """Clear the marks that `mark_needed_rows` has set on cached rows."""
     for i in range(len(cached)):
         table[cached[i]] += _COUNTED
 
 
 @_compile
 def group_by_owner(vertices, owners, counts, grouped):
-    """Group vertices by owner rank in stable order; counts[rank] is the number of vertices per rank."""
+    """Group vertices by owner rank in stable order; counts[rank] is the number of a rank's vertices."""
     for rank in range(len(counts)):
         counts[rank] = 0
     for i in range(len(vertices)):
@@ -85,7 +85,7 @@ def clear_locations(vertices, table):
 
 @_compile
 def set_locations(vertices, table, is_cached):
-    """Set the locations of these vertices to consecutive rows of the cached or the fetched matrix."""
+    """Set the locations of these vertices to consecutive rows of the matrix of cached or fetched rows."""
     kind = CACHED if is_cached else 0
     for i in range(len(vertices)):
         table[vertices[i]] = FIRST_REMOTE - kind - (i << REMOTE_BITS)
@@ -144,17 +144,17 @@ def decode_locations(locations, kinds, row_indices):
             row_indices[i] = (FIRST_REMOTE - address) >> REMOTE_BITS
 
 
-# Prefetch distances for rows of edges and of destinations: large enough to hide a cache miss, small enough
-# to stay in the L2 cache.
+# Prefetch distances for the rows of edges and of destinations: large enough to hide a cache miss, and small
+# enough that the rows stay in the L2 cache.
 _EDGE_DISTANCE = 32
 _SELF_DISTANCE = 4
 _LINE = 64
 
 # These loops write disjoint rows. A row is given by its memory address, as computed by `locate`. `local` is
-# a matrix of this rank's rows and determines the dtype of local values. If transferred rows have a
+# the matrix of this rank's rows and determines the dtype of local values. If transferred rows have a
 # different dtype, `wire` is a matrix of that dtype (otherwise None), and the lowest bit of the addresses of
-# such rows is set. Matrices are float32, or the 16 bits of float16 (uint16) or bfloat16 (int16) values.
-# Sums run in the order of a row's edges, regardless of where the rows are stored.
+# transferred rows is set. Matrices are float32, or the 16 bits of float16 (uint16) or bfloat16 (int16)
+# values. Sums run in the order of a row's edges, regardless of where the rows are stored.
 _compile_fastmath = nb.njit(
     nogil=True,
     cache=True,
@@ -167,7 +167,7 @@ _compile_fastmath = nb.njit(
 @_compile_fastmath
 def _copy(row, local, wire, out):
     """Copy the row at an address."""
-    # One condition per `if`: numba prunes only such branches at compile time.
+    # Nest the conditions: numba prunes a branch at compile time only if it has a single condition.
     if wire is not None:
         if row & 1:
             for k in range(len(out)):
@@ -213,7 +213,7 @@ def _prefetch_rows(rows, start, stop, row_bytes):
 
 @_compile_fastmath
 def gather(rows, local, wire, out, start, stop):
-    """Copy the row at address rows[i] to out[i]."""
+    """Compute out[i], a copy of the row at address rows[i]."""
     row_bytes = local.shape[1] * local.itemsize
     _prefetch_rows(rows, start, min(start + _EDGE_DISTANCE, stop), row_bytes)
     for i in range(start, stop):
@@ -223,7 +223,7 @@ def gather(rows, local, wire, out, start, stop):
 
 @_compile_fastmath
 def _prefetch_destination(indptr, columns, rows, self_rows, source_scale, row_bytes, i, start, stop):
-    """Prefetch the rows and factors of destinations shortly after i."""
+    """Prefetch the rows and scale factors of destinations shortly after i."""
     first = indptr[i] + _EDGE_DISTANCE if i > start else indptr[i]
     last = min(indptr[i + 1] + _EDGE_DISTANCE, indptr[stop])
     _prefetch_rows(rows, first, last, row_bytes)
@@ -239,7 +239,7 @@ def aggregate(
     indptr, columns, rows, self_rows, local, wire, row_scale, source_scale, weights, self_scale, out, sum_at,
     self_at, start, stop,
 ):  # fmt: skip
-    """Aggregate a block with rows read in place; see `hyrt.nn.operators.kernels.aggregate`.
+    """Aggregate over a block and read the rows in place; see `hyrt.nn.operators.kernels.aggregate`.
 
     `rows` are the addresses of the edges' source rows, and `self_rows` the addresses of the destinations'
     rows (None if they are not needed).
@@ -282,7 +282,7 @@ def aggregate(
 
 @_compile_fastmath
 def aggregate_max(indptr, columns, rows, self_rows, local, wire, out, sum_at, self_at, start, stop):
-    """Compute the elementwise maximum of source rows, 0 without edges; arguments are as in `aggregate`."""
+    """Compute the elementwise maximum of source rows, or 0 without edges; arguments are as in `aggregate`."""
     width = local.shape[1]
     row_bytes = width * local.itemsize
     for i in range(start, stop):

@@ -41,9 +41,8 @@ from hyrt.training.setup import PreparedRun
 class AllRankBatches:
     """Sampler of the mini-batches of all ranks.
 
-    `sampler` must be a separate one, because other threads may sample at the same time. `units_of_ranks`
-    returns the units of each rank, for a step and all of its units. With `in_place`, blocks are read in
-    place.
+    `sampler` must not be shared, because other threads may sample at the same time. `units_of_ranks` divides
+    the units of a step among the ranks. With `in_place`, the columns of blocks are vertices of the graph.
     """
 
     def __init__(
@@ -58,9 +57,9 @@ class AllRankBatches:
         self._in_place = in_place
 
     def batches(self, step: int, workers: Workers) -> dict[int, MiniBatch]:
-        """Sample the mini-batches of a step, by rank, without ranks that have no units.
+        """Sample the mini-batches of a step, by rank. Ranks without units have no mini-batch.
 
-        The caller releases the mini-batches.
+        The caller must release the mini-batches.
         """
         return {
             rank: self._sampler.sample(step, units, workers, in_place=self._in_place)
@@ -70,12 +69,12 @@ class AllRankBatches:
 
 
 class StepPlacement:
-    """Placement of every step by a strategy, which is the same at all ranks.
+    """Placement of every step's units, which is the same at all ranks.
 
     `strategy` returns the strategy of a step. `owners` [V] is the owner rank of each vertex; for links [M],
-    the owner rank of each source. `expected_rows` computes the `remote_rows` of `Seeds` from units; None if
-    they are unknown. `order` has the batches of a strategy that draws targets from each part; None for the
-    batches of the sampler.
+    the owner rank of each link's source. `expected_rows` computes `Seeds.remote_rows` from units; None if
+    unknown. `order` has the batches of a strategy that draws targets from each part; None for the batches of
+    the sampler.
     """
 
     def __init__(
@@ -121,9 +120,9 @@ class StepPlacement:
         )
 
     def move(self, step: int, time: int) -> tuple[Ranks, Ranks]:
-        """Return the rank of each model in a time step and in the next, [N] int32.
+        """Return the rank of each model in a time step and in the next one, [N] int32.
 
-        Call this once per time step, in order.
+        Must be called once per time step, in order.
         """
         paths = self._paths[step]
         if time + 2 == len(paths):
@@ -145,7 +144,7 @@ def build_placement(
     """Create the placement of each step's units."""
     settings, rank, size, homes = config.distributed, ranks.rank, ranks.size, local_rows.owners
     if graph.links is not None:
-        # A link is trained by the owner of its source; `find_link_problem` rejects strategies that place
+        # A link is trained by the owner of its source. `find_link_problem` rejects strategies that place
         # vertices.
         homes = local_rows.owners[graph.links.split.train[:, 0]]
     if time_steps is not None:
@@ -182,11 +181,11 @@ def build_placement(
 
 
 def with_global_degrees(graph: Graph, group: RankGroup) -> Graph:
-    """Return the graph of a rank's edges with the global in-degrees and sums of edge weights of all vertices.
+    """Return the graph of a rank's edges, with in-degrees and weighted degrees over all ranks' edges.
 
-    Layers that weight neighbours by degree (GCN) need the degrees of remote sources. `graph` has the edges
-    into the vertices of this rank; other vertices appear to have no incoming edges. All ranks must call this
-    at the same time.
+    Layers that weight neighbours by degree (GCN) need the degrees of remote sources. `graph` has only the
+    edges into this rank's vertices, so other vertices appear to have no incoming edges. All ranks must call
+    this at the same time.
     """
     local = graph.topology
     degrees = torch.from_numpy(local.in_degrees.copy())
@@ -194,10 +193,11 @@ def with_global_degrees(graph: Graph, group: RankGroup) -> Graph:
     topology = Topology(
         local.indptr, local.indices, local.edge_types, local.edge_weights, local.edge_features
     )
-    # Override values that would be computed from the local edges only.
+    # Set the global values, which would otherwise be computed from the local edges.
     topology.__dict__["in_degrees"] = degrees.numpy()
     if local.edge_weights is not None:
-        # All in-edges of a vertex are on one rank and the other ranks contribute 0, so the sum is exact.
+        # All incoming edges of a vertex are on one rank, and the other ranks contribute 0, so the sum is
+        # exact.
         sums = torch.from_numpy(local.weighted_degrees.copy())
         group.all_reduce(sums, "edges")
         topology.__dict__["weighted_degrees"] = sums.numpy()
@@ -210,7 +210,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteHop:
-    """Sampled neighbours of all vertices that a rank reaches in one layer of a step."""
+    """Sampled neighbours of all vertices that a rank reaches in one hop of a step."""
 
     vertices: Ids
     """Sorted vertices, [n]."""
@@ -221,7 +221,7 @@ class RemoteHop:
 
 
 class StepHops:
-    """`HopSampler` of a step's sampled neighbours, for mini-batches of any of its units."""
+    """`HopSampler` that looks up a step's sampled neighbours, for mini-batches of any of its units."""
 
     def __init__(self) -> None:
         self._by_key: dict[int, RemoteHop] = {}
@@ -230,7 +230,7 @@ class StepHops:
         self._by_key[int(key)] = layer
 
     def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
-        """Look up the neighbours of some of the requested vertices."""
+        """Look up the neighbours of vertices, which must be among the requested vertices."""
         layer = self._by_key[int(key)]
         positions = np.searchsorted(layer.vertices, vertices)
         starts = layer.hop.offsets[positions].astype(np.int64)
@@ -253,13 +253,13 @@ class StepHops:
 class RemoteNeighborSampler:
     """Sampler of a step's neighbours at the ranks that own their edges, hop by hop.
 
-    Each hop is one request and one response: vertices are sent to their owners, which sample as a single
-    machine would, and the neighbours are sent back. All ranks must request the same steps in the same order,
-    even without targets, because other ranks may need their edges.
+    Each hop takes one request and one response: vertices are sent to their owners, which sample the same
+    neighbours as a single machine would and send them back. All ranks must request the same steps in the same
+    order, even without targets, because other ranks may need their edges.
 
-    `topology` has the edges into the vertices of this rank, and `owners` [V] the rank that owns the edges
-    into each vertex. `group` belongs to the sampling thread. `fanouts` are neighbours per vertex for each
-    layer, the targets' layer first; -1 takes all.
+    `topology` has the edges into the vertices of this rank, and `owners` [V] is the rank that owns the edges
+    into each vertex. `group` belongs to the sampling thread. `fanouts` has the number of neighbours per
+    vertex for each layer, starting with the targets' layer; -1 takes all.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class RemoteNeighborSampler:
         return step_hops
 
     def end(self) -> None:
-        """Stop sampling: a waiting thread raises `ChannelClosedError`. This is thread-safe."""
+        """Stop sampling: a waiting thread raises `ChannelClosedError`. This method is thread-safe."""
         self._group.abort(ChannelClosedError("no more neighbours are requested"))
 
     def _request_hop(self, vertices: Ids, fanout: int, key: np.uint64, workers: Workers) -> RemoteHop:
@@ -321,7 +321,7 @@ class RemoteNeighborSampler:
         values = EdgeValues(exchange_values(local_values.weights), exchange_values(local_values.features))
         arrays.release()
         offsets = np.concatenate([[0], np.cumsum(degrees_and_counts[:, 1])])
-        # Responses are grouped by owner; restore the sorted order of the vertices.
+        # Responses are grouped by owner, so restore the order of the vertices.
         order = np.argsort(by_owner, kind="stable")
         lengths = degrees_and_counts[order, 1].astype(np.int64)
         ends = np.cumsum(lengths)
@@ -360,9 +360,9 @@ class DistributedNeighborSampler:
     """Sampler of mini-batches from neighbours that were requested when the step was split.
 
     All ranks therefore exchange requests once per step, regardless of their numbers of trainers and time
-    steps. `sampler` creates the steps, and mini-batches from neighbours that `hops` requests from other
-    ranks. `local_units` returns this rank's units of a step, per time step. `workers` sample for other ranks.
-    At most `in_flight` steps are concurrent.
+    steps. `sampler` divides epochs into steps, and builds mini-batches from the neighbours that `hops`
+    requests from other ranks. `local_units` returns this rank's units of a step, per time step. `workers`
+    sample on behalf of other ranks. At most `in_flight` steps are concurrent.
     """
 
     def __init__(
@@ -387,18 +387,17 @@ class DistributedNeighborSampler:
         return self._sampler.units(step)
 
     def local_units(self, step: int, units: Ids) -> list[Ids]:
-        """Return the units of a step that this rank trains, after requesting their neighbours."""
+        """Request the neighbours of the units that this rank trains in a step; return these units."""
         local = self._local_units(step, units)
         self._step_hops[step] = self._hops.sample_step(step, np.concatenate(local), self._workers)
-        # Keep the neighbours until the step is over, because a failed work item is sampled again.
+        # Keep the neighbours until the step is over: a failed work item is sampled again.
         self._step_hops.pop(step - self._in_flight - 1, None)
         return local
 
     def end(self) -> None:
-        """Stop dividing steps among ranks; threads that request neighbours afterwards get
-        `ChannelClosedError`.
+        """Stop dividing steps among ranks; later requests for neighbours raise `ChannelClosedError`.
 
-        This is thread-safe.
+        This method is thread-safe.
         """
         self._hops.end()
 
@@ -418,8 +417,8 @@ def build_distributed_sampler(
 ) -> DistributedNeighborSampler:
     """Create a sampler that requests neighbours from other ranks; all ranks must call this at the same time.
 
-    `graph` has the edges into this rank's vertices, with the degrees of all vertices. `prepared` has the
-    sampler over the local edges. `local_units` returns this rank's units of a step, per time step. Raises
+    `graph` has the edges into this rank's vertices, with the degrees of all vertices. `prepared.sampler`
+    samples the local edges. `local_units` returns this rank's units of a step, per time step. Raises
     ConfigError if the strategy, the sampler or the cache needs all edges.
     """
     sampler = config.sampler

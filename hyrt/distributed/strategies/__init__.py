@@ -1,1 +1,1 @@
-"""Placement strategies: pure functions that assign a step's seeds to ranks; one file per strategy."""
+"""Placement strategies: pure functions that assign a step's units to ranks; one file per strategy."""

@@ -1,4 +1,4 @@
-"""Owner strategy, in which the owner of its features trains a seed, with min-cost load balancing."""
+"""Home strategy, which trains each seed at the owner of its features, with min-cost load balancing."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from hyrt.distributed.strategies.strategy import (
 
 @dataclass(frozen=True, slots=True)
 class HomeStrategy:
-    """Strategy that trains units in one pass at the rank that owns their rows; models do not migrate.
+    """Strategy that trains units at the rank that owns their feature rows; models do not migrate.
 
     Replicas hold equal weights, and gradient sums are added over all ranks. A step's gradient is therefore
-    the same for any assignment of units to ranks, and no model has to move.
+    the same for any assignment of units to ranks.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class HomeStrategy:
             raise ValueError(f"max_over_mean must be at least 1, got {self.max_over_mean}")
 
     def place(self, seeds: Seeds) -> Placement:
-        """Place units at their owners, with the fewest moves that satisfy the limit on a rank's units."""
+        """Place units at their owners; if owners exceed their limits, move units at the least total cost."""
         homes, num_ranks = seeds.owners, seeds.num_ranks
         if not len(homes) or (seeds.remote_rows is None and self.shares is None):
             return place_without_migration(homes, num_ranks)
@@ -63,11 +63,11 @@ class HomeStrategy:
 
 
 def _added_rows(roots: Seeds) -> NDArray[np.float64]:
-    """Compute each rank's additional rows relative to the unit's owner, clipped at 0.
+    """Compute how many more remote rows each rank needs than the unit's owner, at least 0.
 
-    Clipping keeps units at their owner if another rank seems cheaper. Expected rows refer to a single unit.
-    Rows that the unit shares with other units of its owner are ignored; they make the owner the better choice
-    in nearly all cases.
+    The lower bound keeps a unit at its owner even if another rank seems cheaper. Expected rows refer to a
+    single unit and ignore rows that the owner needs for its other units anyway, which make the owner the
+    better choice in nearly all cases.
     """
     homes, units = roots.owners.astype(np.intp), np.arange(len(roots.owners))
     if roots.remote_rows is None:

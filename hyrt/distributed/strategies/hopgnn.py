@@ -1,4 +1,4 @@
-"""HopGNN strategy, in which models migrate to the features, with the merging of its time steps."""
+"""HopGNN strategy, in which models migrate to the features, and the merging of its time steps."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hyrt.distributed.strategies.strategy import (
 
 
 def merge_smallest_time_step(placement: Placement) -> Placement:
-    """Merge the smallest of at least two time steps into the other time steps.
+    """Merge the smallest time step into the other time steps, of which there must be at least one.
 
     The time step with the fewest seeds, over all models, is dropped. Each model's seeds of this time step are
-    distributed evenly over its other time steps, starting with the time step that has the model's fewest
-    seeds. Every model keeps its seeds, and its work stays balanced over time.
+    distributed evenly over its other time steps, starting with the time step in which the model has the
+    fewest seeds. Every model keeps its seeds, and its work stays balanced over time.
     """
     models, times = placement.models, placement.times
     counts = np.zeros((placement.num_ranks, placement.num_times), np.int64)
@@ -47,21 +47,22 @@ def merge_smallest_time_step(placement: Placement) -> Placement:
 
 
 def decision_lag(steps_per_epoch: int, steps_ahead: int, mixed: float) -> int:
-    """Return after how many epochs a decision at the end of an epoch applies; 1 for the next epoch.
+    """Return the number of epochs after which a decision takes effect; 1 means the next epoch.
 
-    Up to `steps_ahead` steps of the next epoch were already prepared with the previous decision. `mixed` is
-    the maximum fraction of an epoch that may use the previous decision. With a larger fraction, the decision
-    applies to whole epochs only, from the first epoch without prepared steps.
+    When an epoch ends, up to `steps_ahead` steps of the next epoch have already been prepared with the
+    previous decision. `mixed` is the maximum fraction of an epoch that may use the previous decision. If the
+    prepared steps exceed it, the decision takes effect in the first epoch without prepared steps.
     """
     return 1 if steps_ahead <= mixed * steps_per_epoch else 1 + math.ceil(steps_ahead / steps_per_epoch)
 
 
 def num_time_steps(epochs_s: Sequence[float], num_ranks: int, lag: int = 1) -> int:
-    """Return the number of time steps in the epoch `lag` epochs after the last of `epochs_s`, in seconds.
+    """Return the number of time steps in the epoch that is `lag` epochs after the last of `epochs_s`.
 
-    The first epochs have one time step per rank. Then one more time step is merged as long as epochs get
-    faster; the first merge that does not help is undone, and the number is final. With a `lag` of several
-    epochs (see `decision_lag`), epochs with an earlier number of time steps are ignored.
+    `epochs_s` are the epoch times in seconds. The first epochs have one time step per rank. Then one more
+    time step is merged as long as epochs get faster; the first merge that does not help is undone, and the
+    number is final. With a `lag` of several epochs (see `decision_lag`), epochs with an earlier number of
+    time steps are ignored.
     """
     numbers, times, previous_s = [num_ranks] * lag, num_ranks, math.inf
     for epoch, seconds in enumerate(epochs_s):
@@ -77,7 +78,7 @@ def num_time_steps(epochs_s: Sequence[float], num_ranks: int, lag: int = 1) -> i
 
 @dataclass(frozen=True, slots=True)
 class HopGnnStrategy:
-    """Strategy that trains seeds at their owners; each model visits the owners of its mini-batch's seeds.
+    """Strategy in which each model visits the owners of its seeds, and trains them there.
 
     Model d is at rank (d + t) mod N at time step t, with its gradient sums (HopGNN section 5.1).
 
@@ -100,7 +101,9 @@ class HopGnnStrategy:
             raise ValueError(f"num_times must be at least 1, got {self.num_times}")
 
     def place(self, seeds: Seeds) -> Placement:
-        """Place micrographs at the owners of their seeds when their model is there; then merge time steps."""
+        """Place each seed at its owner, in the time step in which its model is there; then merge
+        time steps.
+        """
         num_ranks = seeds.num_ranks
         models = split_in_order(len(seeds.owners), num_ranks)
         ranks = np.arange(num_ranks, dtype=np.int32)
@@ -114,7 +117,7 @@ class HopGnnStrategy:
         return placement
 
     def traffic(self, placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
-        """Count the remote rows, and the models that migrate between time steps."""
+        """Count the remote rows, and the migrations of models between time steps."""
         count_rows = traffic_with_pregather if self.pre_gather else traffic_without_pregather
         return replace(count_rows(placement, owners, sampled), models=_migrations(placement))
 

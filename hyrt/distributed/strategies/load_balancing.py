@@ -18,11 +18,12 @@ from hyrt.sampling.hotness import HotnessRanking, expected_accesses
 def expected_remote_rows(
     topology: Topology, seeds: NDArray[Any], owners: NDArray[Any], num_ranks: int, fanout: int
 ) -> NDArray[np.float64]:
-    """Compute how many rows of a seed and its sampled neighbours each rank would have to fetch, on average.
+    """Compute the expected number of rows that each rank would have to fetch to train each seed.
 
-    Only the first hop is considered, at the cost of one pass over the seeds' edges. Further hops correlate
-    with it, because the part of a vertex contains most of its neighbours. `seeds` [n] are distinct vertices,
-    `owners` [V] the owner ranks, and `fanout` is -1 for all neighbours. Return float64 [n, N].
+    Only the seed and its sampled neighbours count, at the cost of one pass over the seeds' edges. Further
+    hops correlate with the first one, because a part contains most neighbours of its vertices. `seeds` [n]
+    are distinct vertices, `owners` [V] the owner ranks, and `fanout` is -1 for all neighbours. Return float64
+    [n, N].
     """
     starts, degrees = topology.indptr[seeds], topology.in_degrees[seeds].astype(np.int64)
     rows = np.repeat(np.arange(len(seeds)), degrees)
@@ -50,12 +51,12 @@ def remote_reads(
     fanouts: Sequence[int],
     same_host_ranks: Collection[int] = (),
 ) -> HotnessRanking:
-    """Compute how often a rank is expected to fetch each remote row under a strategy.
+    """Compute how often a rank is expected to fetch each remote row with a given strategy.
 
     `targets` [n] are the training vertices, and `owners` [V] the owner ranks. `strategy` is called once for
     all targets; load balancing of single steps is ignored. `batch_size` is the number of targets per step
-    over all ranks. `fanouts` has the targets' layer first; -1 takes all. Rows of `same_host_ranks` are read
-    through shared memory and are never fetched.
+    over all ranks. `fanouts` starts with the targets' layer; -1 takes all neighbours. Rows of
+    `same_host_ranks` are read through shared memory and are never fetched.
     """
     target_owners = owners[targets]
     placed = strategy.place(Seeds(target_owners, num_ranks)).ranks
@@ -75,9 +76,9 @@ def remote_reads(
 def min_cost_assignment(costs: NDArray[np.float64], start: NDArray[Any], max_units: Sequence[int]) -> Ranks:
     """Assign units to ranks at minimum total cost, subject to the ranks' capacities; return ranks [n] int32.
 
-    While a rank exceeds its capacity, one unit is moved off it along the cheapest chain of moves over other
-    ranks (successive shortest paths: exact). `costs` is float64 [n, N]. `start` [n] is a cheapest rank of
-    each unit, at which it stays if possible. `max_units` [N] are the capacities. Raises ValueError if the
+    While a rank exceeds its capacity, one unit moves away along the cheapest chain of moves over other ranks
+    (successive shortest paths, an exact algorithm). `costs` is float64 [n, N]. `start` [n] is a cheapest rank
+    of each unit, at which it stays if possible. `max_units` [N] are the capacities. Raises ValueError if the
     total capacity is less than n.
     """
     num_units, num_ranks = costs.shape
@@ -140,7 +141,7 @@ def _cheapest_chain(
     return chain[::-1]
 
 
-# Minimum relative improvement for a change of shares: epoch times vary by about as much.
+# A change of shares must make an epoch at least 5 % faster, because epoch times vary by about as much.
 _MIN_IMPROVEMENT = 0.95
 
 
@@ -149,17 +150,19 @@ class MeasuredEpoch:
     seconds: float
     """Duration in seconds, at rank 0."""
     speeds: tuple[float | None, ...]
-    """Units per second of each rank's slowest stage, [N], without waits for other ranks; None for ranks
-    without units."""
+    """Units per second in the slowest stage of each rank, [N], without waits for other ranks; None for ranks
+    without units.
+    """
 
 
 def speed_weighted_shares(epochs: Sequence[MeasuredEpoch], num_ranks: int, lag: int = 1) -> tuple[float, ...]:
-    """Return the ranks' shares of a step, with sum 1, in the epoch `lag` epochs after the last one.
+    """Return the ranks' shares of a step, with sum 1, for the epoch that is `lag` epochs after the last one.
 
-    All shares are equal at first. After each epoch except the first, which includes compilation, they are set
-    so that all ranks would take the same time, if that makes the slowest rank faster by more than 5 %. If an
-    epoch with changed shares was not faster than the epoch before, the bottleneck is elsewhere: the previous
-    shares are restored and kept. A change takes effect after `lag` epochs; epochs in between are ignored.
+    All shares are equal at first. After each epoch except the first, which includes compilation, the shares
+    are changed so that all ranks would take the same time, if this makes the slowest rank more than 5 %
+    faster. If an epoch with changed shares was not faster than the epoch before, the bottleneck is elsewhere:
+    the previous shares are restored and kept. A change takes effect after `lag` epochs; epochs in between are
+    ignored.
     """
     shares = (1 / num_ranks,) * num_ranks
     previous: tuple[tuple[float, ...], float] | None = None

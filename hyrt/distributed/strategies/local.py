@@ -1,4 +1,4 @@
-"""Local strategy, in which every rank draws seeds from its part: less traffic, but other batches."""
+"""Local strategy, in which every rank draws seeds from its part: less traffic, but different batches."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from hyrt.sampling.block import Ids
 
 @dataclass(frozen=True, slots=True)
 class LocalStrategy:
-    """Strategy that draws and trains seeds at their owners; the batches differ from those on one machine.
+    """Strategy that draws and trains seeds at their owners, so batches differ from those on one machine.
 
     This is the locality-optimized method of HopGNN (sections 5.1 and 7.9), which may reduce accuracy. Remote
-    neighbours are still fetched, so mini-batches are complete.
+    neighbours are still fetched, so neighbourhoods are complete.
     """
 
     name = "local"
@@ -40,11 +40,11 @@ class LocalStrategy:
 
 
 class LocalOrder:
-    """Batch order with a proportional share of every part; each part is shuffled separately.
+    """Batch order in which each batch has a proportional share of every part; parts are shuffled separately.
 
-    Every target occurs once per epoch, and the last batch is shorter, as in
+    Every target occurs once per epoch, and the last batch may be shorter, as in
     `hyrt.sampling.block_builder.TargetShuffler`. `targets` [n] are the training vertices of all parts,
-    `owners` [V] the part of each vertex, and `batch_size` the targets per step over all ranks.
+    `owners` [V] the part of each vertex, and `batch_size` is the number of targets per step over all ranks.
     """
 
     def __init__(
@@ -75,6 +75,6 @@ class LocalOrder:
         return self._order[start : start + self._batch_size]
 
     def _shuffle(self, part: Ids, epoch: int, rank: int) -> Ids:
-        # Stream 0 is used for the order of all targets.
+        # Stream 0 is reserved for the order of all targets.
         key = int(stream_key(self._seed, SHUFFLE, epoch, 1 + rank))
         return np.random.Generator(np.random.Philox(key=key)).permutation(part)

@@ -21,11 +21,12 @@ from hyrt.sampling.block import Block
 
 @dataclass(frozen=True, slots=True)
 class NaiveMigrationStrategy:
-    """Strategy in which models visit the owners of their input rows, and return (HopGNN section 3.2).
+    """Strategy in which models visit the owners of their input rows and then return (HopGNN section 3.2).
 
     At each rank, the local rows are added to the first layer's aggregates, which migrate to the next rank
-    with the model and its gradient sums. Back at its first rank, the model has all aggregates, and needs no
-    other remote data for later layers and the backward pass. Edges are not sent: every rank can sample them.
+    with the model and its gradient sums. When a model is back at its first rank, it has all aggregates, and
+    needs no remote data for the later layers and the backward pass. Edges are not sent: every rank can sample
+    them.
 
     Parameters
     ----------
@@ -40,7 +41,9 @@ class NaiveMigrationStrategy:
     draws_locally = False
 
     def place(self, seeds: Seeds) -> Placement:
-        """Split the seeds in sampling order into one part per rank, the start and end of each route."""
+        """Split the seeds in sampling order into one part per rank, which is the start and end of a model's
+        route.
+        """
         return place_without_migration(split_in_order(len(seeds.owners), seeds.num_ranks), seeds.num_ranks)
 
     def traffic(self, placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
@@ -71,9 +74,11 @@ class NaiveMigrationStrategy:
 
 
 def first_visits(block: Block, owners: NDArray[Any], start: int, num_ranks: int) -> NDArray[np.int64]:
-    """Return the first stop, 0 to N - 1, of a route from rank `start` at which each destination has a source.
+    """Return the first stop of a route from rank `start` at which each destination has a source, int64
+    [num_dst].
 
-    Each destination is also its own source. `owners` [V] are the owner ranks. The result is int64 [num_dst].
+    Stops are numbered from 0 to N - 1. Each destination is also its own source. `owners` [V] are the owner
+    ranks.
     """
     assert block.sources is not None
     stops = (owners[block.sources].astype(np.int64) - start) % num_ranks

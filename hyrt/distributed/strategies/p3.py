@@ -22,7 +22,7 @@ from hyrt.runtime.rng import SHUFFLE, stream_key
 
 @dataclass(frozen=True, slots=True)
 class P3Strategy:
-    """Strategy that computes the first layer feature-parallel: each rank holds some columns of all rows.
+    """Strategy with a feature-parallel first layer: each rank holds some columns of all rows.
 
     Gandhi and Iyer, "P3: distributed deep graph learning at scale", OSDI 2021: the partial results of a first
     layer are pushed to the rank of the mini-batch and summed there; in the backward pass this rank sends

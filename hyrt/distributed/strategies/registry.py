@@ -18,10 +18,7 @@ from hyrt.distributed.strategies.strategy import Strategy
 
 
 def find_strategy_problem(config: Config, strategy: str, *, has_partitioned_topology: bool = False) -> str:
-    """Return an error message if the sampler or the topology does not support a strategy, otherwise "".
-
-    With `has_partitioned_topology`, each rank has only the edges into its vertices.
-    """
+    """Return why a sampler or partitioned topology cannot be combined with a strategy, or "" if it can."""
     sampler, setting = config.sampler, f"distributed.strategy={strategy}"
     if sampler.unit != "target" and strategy != "model-centric":
         return (
@@ -42,9 +39,9 @@ def find_strategy_problem(config: Config, strategy: str, *, has_partitioned_topo
 
 
 def find_link_problem(config: Config, strategy: str | None = None) -> str:
-    """Return an error message if the settings do not support link prediction on ranks, otherwise "".
+    """Return why the settings do not support link prediction on several ranks, or "" if they do.
 
-    `strategy` is the configured one by default.
+    `strategy` defaults to the configured strategy.
     """
     strategy = strategy or config.distributed.strategy
     if not config.train.predicts_links:
@@ -65,7 +62,7 @@ def find_link_problem(config: Config, strategy: str | None = None) -> str:
 
 
 def find_shares_problem(config: Config, num_ranks: int) -> str:
-    """Return an error message if the configured shares do not match the number of ranks, otherwise ""."""
+    """Return why the configured shares do not match the number of ranks, or "" if they do."""
     shares = config.distributed.numeric_shares
     if shares is None or len(shares) == num_ranks:
         return ""
@@ -85,11 +82,11 @@ STRATEGIES: Mapping[str, Callable[[], Strategy]] = MappingProxyType(
         "local": LocalStrategy,
     }
 )
-"""Factory of each strategy, in the order of tables."""
+"""Factory of each strategy by name, in the order in which tables list them."""
 
 
 def create_strategy(name: str) -> Strategy:
-    """Create the strategy with a name. Raises ValueError for an unknown name."""
+    """Create the named strategy. Raises ValueError for an unknown name."""
     if name not in STRATEGIES:
         near = nearest_name(name, STRATEGIES)
         hint = f"did you mean {near!r}?" if near else f"choose one of {', '.join(STRATEGIES)}"

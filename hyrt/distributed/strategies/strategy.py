@@ -20,18 +20,18 @@ class TrafficItemBytes:
     """Size of one item of each kind of traffic, in bytes."""
 
     row: float
-    """Input row: f^0 values."""
+    """Bytes of an input row: f^0 values."""
     hidden: float
-    """First-layer result of a vertex: f^1 values."""
+    """Bytes of a vertex's first-layer result: f^1 values."""
     partial: float
-    """Partial aggregate of a vertex, as the first layer multiplies it: f_in^1 values."""
+    """Bytes of a vertex's partial aggregate, as the first layer multiplies it: f_in^1 values."""
     model: float
-    """Migrating model: weights and gradient sums."""
+    """Bytes of a migrating model: weights and gradient sums."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """Number of items that each rank sends to each other rank: [from, to], with zeros on the diagonal."""
+    """Number of items that each rank sends to each other rank, indexed [from, to], with a zero diagonal."""
 
     rows: Counts
     """Input rows, [N, N] int64."""
@@ -67,7 +67,7 @@ class Traffic:
 
 
 def count_remote_rows(inputs: NDArray[Any], owners: NDArray[Any], rank: int, num_ranks: int) -> Counts:
-    """Count the rows of distinct vertices `inputs` [n] that a rank needs from each rank, int64 [N].
+    """Count the rows of distinct vertices `inputs` [n] that a rank needs from each other rank, int64 [N].
 
     `owners` [V] are the owner ranks. The count for the rank itself is 0.
     """
@@ -77,19 +77,19 @@ def count_remote_rows(inputs: NDArray[Any], owners: NDArray[Any], rank: int, num
 
 
 Ranks = NDArray[np.int32]
-"""Ranks, models or time steps, int32."""
+"""Array of ranks, models or time steps, int32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
     """Assignment of a step's n units to N ranks and T time steps.
 
-    A model is the replica for which a mini-batch of the step was drawn; if models do not migrate, model d is
-    at rank d.
+    Each model is a replica that trains one mini-batch of the step. If models do not migrate, model d is at
+    rank d.
     """
 
     models: Ranks
-    """Model that trains each unit, in sampling order, [n] int32."""
+    """Model that trains each unit, [n] int32; units are in sampling order."""
     times: Ranks
     """Time step of each unit, [n] int32."""
     paths: Ranks
@@ -141,7 +141,9 @@ def split_in_order(num_units: int, num_ranks: int) -> Ranks:
 
 
 InputBlock = Callable[[NDArray[np.intp]], Block]
-"""Function that returns the input block of a mini-batch of units, given by their positions in the step."""
+"""Function that samples the input block of a mini-batch of units, which are given by their positions in the
+step.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,8 +154,9 @@ class Seeds:
     """Owner rank of the features of each unit's seed, [n] integers."""
     num_ranks: int
     remote_rows: Callable[[], NDArray[np.float64]] | None = None
-    """Function that computes the expected remote rows of each unit if a rank trains it, [n, N] float64; None
-    if unknown, which disables load balancing."""
+    """Function that computes the expected number of remote rows of each unit for each rank, [n, N] float64;
+    None if unknown, which disables load balancing.
+    """
 
     __repr__ = short_repr
 
@@ -172,12 +175,12 @@ class Strategy(Protocol):
 
     @property
     def description(self) -> str:
-        """Short description of the data that are sent."""
+        """Short description of the data that the strategy sends."""
         ...
 
     @property
     def draws_locally(self) -> bool:
-        """Whether each rank draws seeds from its part, which changes the batches."""
+        """Whether each rank draws seeds from its own part, which changes the batches."""
         ...
 
     def place(self, seeds: Seeds) -> Placement:
