@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.formatting import short_repr
+from hyrt.formatting import pluralize, short_repr
 from hyrt.graph import kernels as plain_kernels
 from hyrt.graph.check import MAX_EDGE_TYPES
 from hyrt.graph.csr import ArrayBuilder, iter_ranges
@@ -24,7 +25,16 @@ from hyrt.graph.tables import kernels
 from hyrt.graph.tables.columns import FLOAT32_MAX, FeatureColumns, match_columns, sort_names
 from hyrt.graph.tables.import_notes import ImportNotes
 from hyrt.graph.tables.schema import EdgeTableSchema
-from hyrt.graph.tables.table_batch import RowProblems, TableBatch, TimeColumn, read_real_numbers, read_strings
+from hyrt.graph.tables.table_batch import (
+    RowProblems,
+    TableBatch,
+    convert_times,
+    decode_column,
+    find_time_kind,
+    find_unix_unit,
+    read_real_numbers,
+    read_strings,
+)
 from hyrt.graph.tables.table_files import TableFiles
 from hyrt.graph.tables.vertex_ids import NameIndex, VertexIds
 from hyrt.graph.topology import Topology
@@ -303,6 +313,73 @@ def _edge_times(edges: EdgeListBuilder, arrays: dict[str, Array], *, undirected:
     return order_edge_times(topology, both_ways(), edges.dtypes[EDGE_TIME], file)
 
 
+class TimeReader:
+    """Reader of the edge times of a dataset, which converts all times to one scale.
+
+    The first times determine the format of all others. Dates become int64, in microseconds since 1970 (UTC).
+    Numbers become float64, which is exact for integers below 2^53. If the first times contain larger
+    integers, such as nanoseconds since 1970, all times must be integers and become int64.
+    """
+
+    def __init__(self) -> None:
+        self._kind = ""
+        self._first = ""
+        self._unit, self._unit_location = "", ""
+        self._rounded: Counter[str] = Counter()
+        self._zones: dict[bool, str] = {}
+
+    def read(self, piece: TableBatch, column: str, decimal: str, bad: RowProblems) -> Array:
+        """Return the times [n] of a batch with at least one row; wrong times are collected in `bad`.
+
+        `decimal` is the decimal point in strings. Raises DataError if numbers have another unit than earlier
+        ones.
+        """
+        values, location = decode_column(piece.columns[column]), f"{piece.name}, column {column!r}"
+        if not self._kind:
+            self._kind, self._first = find_time_kind(values, decimal), location
+        found = convert_times(values, self._kind, decimal)
+        expected = {"dates": "a date", "exact": "an integer", "numbers": "a number"}[self._kind]
+        bad.add(
+            piece,
+            column,
+            found.wrong,
+            f"is not a time in the format of the first one ({expected} in {self._first})",
+            "Write all times in the same format: as numbers, or as dates such as 2024-05-31 12:00:00",
+        )
+        bad.add(
+            piece,
+            column,
+            found.beyond,
+            "is out of range",
+            "Use dates within 292,000 years of 1970, or integers below 2^53",
+        )
+        self._rounded[location] += found.num_rounded
+        for has_zone in found.zones:
+            self._zones.setdefault(has_zone, location)
+        unit = "" if self._kind == "dates" else find_unix_unit(found.times[~(found.wrong | found.beyond)])
+        if unit and self._unit not in ("", unit):
+            raise DataError(
+                f"{location} has times in {unit} since 1970, but {self._unit_location} has {self._unit}: "
+                "write all times in the same unit"
+            )
+        if unit:
+            self._unit, self._unit_location = unit, location
+        return found.times
+
+    def lines(self) -> Iterator[str]:
+        """Yield lines about the scale of the times, and about changed times."""
+        if self._kind == "dates":
+            yield "times: dates, stored in microseconds since 1970 (UTC)"
+        for location, count in self._rounded.items():
+            if count:
+                yield f"{location}: {pluralize(count, 'time')} rounded down to microseconds"
+        if len(self._zones) > 1:
+            yield (
+                f"some times have a time zone ({self._zones[True]}), and others have none "
+                f"({self._zones[False]}) and were read as UTC: if this is wrong, add their time zone"
+            )
+
+
 def read_edges(
     table: EdgeTableSchema,
     files: TableFiles,
@@ -310,14 +387,16 @@ def read_edges(
     target_ids: VertexIds,
     bad: RowProblems,
     notes: ImportNotes,
+    times: TimeReader,
     scratch: Path,
     dtype: np.dtype[Any],
 ) -> tuple[EdgeListBuilder, list[str], list[str]]:
     """Read all edges of a table into files in `scratch`.
 
-    `source_ids` and `target_ids` may be the same object; `dtype` is the int32 or int64 of vertices. Errors
-    are collected in `bad`, and notes about changed or missing values in `notes`. Returns the edge list, the
-    names of the edge types (empty if they are numbers), and the names of the feature columns.
+    `source_ids` and `target_ids` may be the same object; `dtype` is the int32 or int64 of vertices. `times`
+    is shared by all tables of the dataset. Errors are collected in `bad`, and notes about changed or missing
+    values in `notes`. Returns the edge list, the names of the edge types (empty if they are numbers), and the
+    names of the feature columns.
     """
     columns = (table.source, table.target, table.weight, table.type, table.time)
     taken = [column for column in columns if column is not None]
@@ -331,12 +410,14 @@ def read_edges(
     if table.time is not None:
         kinds[table.time] = "any"
     rows = FeatureColumns(features, table.text.decimal, None, "")
-    types, times = NameIndex(), TimeColumn(table.text.decimal)
+    types = NameIndex()
     edges: EdgeListBuilder | None = None
     try:
         for piece in files.batches(kinds):
             bad.add_unreadable(piece)
             notes.add(files.names[0], piece)
+            if not piece.num_rows:
+                continue
             sources = source_ids.map_ids(piece, table.source, table.unknown, bad)
             targets = target_ids.map_ids(piece, table.target, table.unknown, bad)
             left_out = (sources < 0) | (targets < 0)
@@ -351,7 +432,7 @@ def read_edges(
                 extras[EDGE_FEATURES] = rows.rows(piece, bad)
             edge_times: dict[str, Array] = {}
             if table.time is not None:
-                edge_times[EDGE_TIME] = _times(piece, table.time, times, bad)
+                edge_times[EDGE_TIME] = times.read(piece, table.time, table.text.decimal, bad)
             if edges is None:
                 shapes = {key: part.shape[1:] for key, part in extras.items()}
                 edges = EdgeListBuilder(
@@ -373,13 +454,6 @@ def _weights(piece: TableBatch, column: str, decimal: str, bad: RowProblems) -> 
         wrong = missing | wrong | ~(weights > 0) | (values > FLOAT32_MAX)
     bad.add(piece, column, wrong, "is not a valid weight", "Set each weight to a finite number above 0")
     return weights
-
-
-def _times(piece: TableBatch, column: str, times: TimeColumn, bad: RowProblems) -> Array:
-    values, wrong = times.values(piece.columns[column])
-    remedy = "Write all times in the same format: as numbers, or as dates such as 2024-05-31 12:00:00"
-    bad.add(piece, column, wrong, "is not a time in the format of the first one", remedy)
-    return values
 
 
 def _types(piece: TableBatch, column: str, types: NameIndex, bad: RowProblems) -> Array:

@@ -25,7 +25,7 @@ from hyrt.graph.hetero.dataset import (
 from hyrt.graph.hetero.graph_types import GraphTypes, Relation
 from hyrt.graph.links.edges import TimedEdges, order_edge_times
 from hyrt.graph.metadata import IDS, DataNames, add_names, save_names, write_names
-from hyrt.graph.tables.edge_list import EdgeListBuilder, read_edges
+from hyrt.graph.tables.edge_list import EdgeListBuilder, TimeReader, read_edges
 from hyrt.graph.tables.import_notes import ImportNotes
 from hyrt.graph.tables.import_tables import (
     LARGE_INPUT,
@@ -74,7 +74,7 @@ def import_hetero_tables(
     vertex = f"{each} bytes per vertex{letters}"
     report(f"memory: at most {format_bytes(bound)}, plus {vertex}, not counting the interpreter")
     with atomic_output(destination, "dataset") as (result, scratch):
-        bad, notes = RowProblems(), ImportNotes()
+        bad, notes, times = RowProblems(), ImportNotes(), TimeReader()
         read = {}
         for number, (name, table) in enumerate(tables.items()):
             kind = schema.types[name]
@@ -98,7 +98,8 @@ def import_hetero_tables(
                 for key in ("files", "source", "target", "weight", "time", "unknown", "text")
             }
             folder = _folder(scratch, f"relation-{number}")
-            edges, *_ = read_edges(EdgeTableSchema(**columns), some, *ends, bad, notes, folder, dtype)
+            edge_table = EdgeTableSchema(**columns)
+            edges, *_ = read_edges(edge_table, some, *ends, bad, notes, times, folder, dtype)
             lists.append(edges)
         bad.check()
         gaps = _close_gaps(schema, ids, lists)
@@ -119,7 +120,8 @@ def import_hetero_tables(
         for name, found in ids.items():
             if isinstance(found, StringIds):
                 notes.add_lookalikes(f"ids of {name}", found.names)
-    for line in [*notes.lines(), *_summarize(schema, parts.types, lists, merged, read), *gaps, *unscaled]:
+    summary = _summarize(schema, parts.types, lists, merged, read)
+    for line in [*notes.lines(), *summary, *times.lines(), *gaps, *unscaled]:
         report(line)
 
 
@@ -216,9 +218,9 @@ def _times(types: GraphTypes, lists: list[EdgeListBuilder], arrays: dict[str, Ar
                 starts = types.interval(relation.source)[0], types.interval(relation.destination)[0]
                 yield from edges.iter_timed(starts, number)
 
-    dtypes = [edges.dtypes[EDGE_TIME] for edges in lists if edges.has_times]
+    dtype = next(edges.dtypes[EDGE_TIME] for edges in lists if edges.has_times)
     topology = Topology(arrays["indptr"], arrays["indices"], arrays[EDGE_TYPE])
-    return order_edge_times(topology, stream(), np.result_type(*dtypes), scratch / "edge_time.npy")
+    return order_edge_times(topology, stream(), dtype, scratch / "edge_time.npy")
 
 
 def _id_file(ids: dict[str, VertexIds], scratch: Path) -> dict[str, Path]:

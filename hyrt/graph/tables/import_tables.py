@@ -28,6 +28,7 @@ from hyrt.graph.tables.edge_list import (
     EdgeListBuilder,
     EdgeOptions,
     IdMapping,
+    TimeReader,
     build_csr_rows,
     read_edges,
 )
@@ -96,7 +97,7 @@ def import_tables(job: ImportJob[ImportSchema], report: ReportLine = lambda line
     edge_files = files["edges"]
     report(f"memory: at most {_bound(schema, edge_files)}, not counting the interpreter")
     with atomic_output(destination, "dataset") as (result, scratch):
-        bad, notes = RowProblems(), ImportNotes()
+        bad, notes, times = RowProblems(), ImportNotes(), TimeReader()
         vertices = None
         if schema.vertices is not None:
             vertices = read_vertices(
@@ -111,7 +112,7 @@ def import_tables(job: ImportJob[ImportSchema], report: ReportLine = lambda line
         ids = _ids_of_edges(schema, vertices)
         dtype = np.dtype(np.int64 if _may_be_large(schema, vertices, edge_files) else np.int32)
         edges, types, edge_columns = read_edges(
-            schema.edges, edge_files, ids, ids, bad, notes, scratch, dtype
+            schema.edges, edge_files, ids, ids, bad, notes, times, scratch, dtype
         )
         bad.check()
         if not edges.num or not ids.num_vertices:
@@ -128,7 +129,8 @@ def import_tables(job: ImportJob[ImportSchema], report: ReportLine = lambda line
         unscaled = [] if vertices is None else describe_unscaled({"": vertices})
         if isinstance(ids, StringIds):
             notes.add_lookalikes("ids", ids.names)
-    for line in [*notes.lines(), *_summarize(schema, edges, built, count, types, vertices), *gaps, *unscaled]:
+    summary = _summarize(schema, edges, built, count, types, vertices)
+    for line in [*notes.lines(), *summary, *times.lines(), *gaps, *unscaled]:
         report(line)
 
 

@@ -86,8 +86,9 @@ class EdgeTableSchema(Section):
     type: Column | None = None
     """The column of the edge type: integers from 0, or strings, which are numbered."""
     time: Column | None = None
-    """The column of the edge time: numbers, or dates such as 2024-05-31 or 2024-05-31 12:00:00. If several
-    edges connect the same two vertices, the earliest time is kept."""
+    """The column of the edge time: numbers, or dates such as 2024-05-31 or 2024-05-31 12:00:00, which are
+    stored in microseconds since 1970. If several edges connect the same two vertices, the earliest time is
+    kept."""
     features: Columns = Field(default=[])
     """The columns of the edge features: names, or patterns such as `f*`, which match only columns without
     another role."""
@@ -242,8 +243,9 @@ class RelationTableSchema(Section):
     """The column of the edge weight, a number above 0; `null` for none. If only other relations have weights,
     the weights of this one are 1."""
     time: Column | None = None
-    """The column of the edge time: numbers, or dates such as 2024-05-31 or 2024-05-31 12:00:00. If several
-    edges connect the same two vertices, the earliest time is kept."""
+    """The column of the edge time: numbers, or dates such as 2024-05-31 or 2024-05-31 12:00:00, which are
+    stored in microseconds since 1970. If several edges connect the same two vertices, the earliest time is
+    kept."""
     unknown: Literal["refuse", "drop"] = "refuse"
     """How edges with a vertex that is missing in the table of its type are treated."""
     text: CsvDialect = CsvDialect()

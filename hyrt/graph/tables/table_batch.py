@@ -6,7 +6,7 @@ import math
 import re
 import unicodedata
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -84,7 +84,7 @@ class RowProblems:
             places, values = piece.places(), piece.columns[column]
             as_written = piece.as_written.get(column, values)
             for row in rows[:num_shown].tolist():
-                value, word = values[row].as_py(), as_written[row].as_py()
+                value, word = _to_python(values[row]), _to_python(as_written[row])
                 description = (
                     f"{word!r} counts as missing" if value is None and word else _describe(value, problem)
                 )
@@ -118,6 +118,14 @@ class RowProblems:
         raise error
 
 
+def _to_python(value: Any) -> Any:
+    """Convert an Arrow scalar to Python; times that Python cannot represent become their numbers."""
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return value.value
+
+
 def escaped(value: object) -> str:
     """Format a value as a literal, with ASCII escapes if it is a string with decomposed characters."""
     is_plain = not isinstance(value, str) or unicodedata.is_normalized("NFC", value)
@@ -134,6 +142,8 @@ def _describe(value: Any, problem: str) -> str:
 Array = NDArray[Any]
 Flags = NDArray[np.bool_]
 
+_MARKERS = (-(2**63), 2**63 - 1)
+"""Markers of unknown times, so they are not times."""
 _EXACT = 2.0**53
 """From this value on, float64 does not represent every integer."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -345,42 +355,73 @@ def _number(text: str) -> float:
         return math.nan
 
 
-class TimeColumn:
-    """Parser of a time column in batches; the first batch determines the format of times.
-
-    Numbers become float64, which is exact for integers below 2^53. Larger integers, such as
-    nanoseconds since 1970, and dates become int64. `decimal` is the decimal point in strings.
-    """
-
-    def __init__(self, decimal: str) -> None:
-        self._decimal = decimal
-        self._kind: str | None = None
-
-    def values(self, column: Any) -> tuple[NDArray[Any], Flags]:
-        """Return times [n], and a mask of values that are missing or not in the format of the first times."""
-        column = decode_column(column)
-        if self._kind is None:
-            self._kind = self._kind_of(column)
-        if self._kind == "dates":
-            return _dates(column)
-        if self._kind == "exact":
-            return _whole(column)
-        numbers, missing, bad = read_real_numbers(column, self._decimal)
-        return numbers, missing | bad
-
-    def _kind_of(self, column: Any) -> str:
-        if _is_temporal(column):
-            return "dates"
-        numbers, missing, bad = read_real_numbers(column, self._decimal)
-        good = ~(missing | bad)
-        if (np.abs(numbers[good]) >= _EXACT).any() and not _whole(column)[1][good].any():
-            return "exact"
-        return "numbers" if good.any() or not (~_dates(column)[1]).any() else "dates"
-
-
 def are_times(column: Any, decimal: str = ".") -> bool:
     """Return whether all values of a column are times."""
-    return len(column) > 0 and not TimeColumn(decimal).values(column)[1].any()
+    column = decode_column(column)
+    found = convert_times(column, find_time_kind(column, decimal), decimal)
+    return len(column) > 0 and not (found.wrong | found.beyond).any()
+
+
+_UNIX_TIMES = (631_152_000, 4_102_444_800)
+"""Seconds from 1970 to the years 1990 and 2100."""
+
+
+def find_unix_unit(times: NDArray[Any]) -> str:
+    """Return the unit in which all times are times since 1970 in the years 1990 to 2099; empty if none."""
+    for unit, scale in (
+        ("seconds", 1),
+        ("milliseconds", 10**3),
+        ("microseconds", 10**6),
+        ("nanoseconds", 10**9),
+    ):
+        first, last = (seconds * scale for seconds in _UNIX_TIMES)
+        if len(times) and times.min() >= first and times.max() < last:
+            return unit
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedTimes:
+    """Times of a column on the scale of the dataset."""
+
+    times: NDArray[Any]
+    """[n] int64 or float64."""
+    wrong: Flags
+    """[n] whether a value is missing or has another format."""
+    beyond: Flags
+    """[n] whether a time is not representable."""
+    num_rounded: int = 0
+    zones: Collection[bool] = ()
+    """Whether dates have a time zone; both values if only some dates have one."""
+
+
+def find_time_kind(column: Any, decimal: str) -> str:
+    """Return the format of times: `dates`, `numbers`, or `exact` for integers that float64 would round."""
+    if _is_temporal(column):
+        return "dates"
+    numbers, missing, bad = read_real_numbers(column, decimal)
+    good = ~(missing | bad)
+    if (np.abs(numbers[good]) >= _EXACT).any() and not _whole(column)[1][good].any():
+        return "exact"
+    return "numbers" if good.any() or _read_dates(column).wrong.all() else "dates"
+
+
+def convert_times(column: Any, kind: str, decimal: str) -> ConvertedTimes:
+    """Convert times of a format to int64 microseconds since 1970 (`dates`), int64 (`exact`) or float64."""
+    import pyarrow as pa
+
+    if kind == "dates":
+        return _read_dates(column)
+    if kind == "exact":
+        values, wrong = _whole(column)
+        return ConvertedTimes(values, wrong, ~wrong & np.isin(values, _MARKERS))
+    numbers, missing, bad = read_real_numbers(column, decimal)
+    beyond = np.abs(numbers) >= _EXACT
+    if pa.types.is_floating(column.type) or not beyond.any():
+        beyond[:] = False
+    else:
+        beyond &= ~_whole(column)[1]
+    return ConvertedTimes(numbers, missing | bad, beyond)
 
 
 def _whole(column: Any) -> tuple[NDArray[np.int64], Flags]:
@@ -411,28 +452,43 @@ def _is_temporal(column: Any) -> bool:
     return bool(pa.types.is_timestamp(column.type) or pa.types.is_date(column.type))
 
 
-def _dates(column: Any) -> tuple[NDArray[np.int64], Flags]:
-    """Return times int64 [n] and a mask of invalid values.
+_MICROSECONDS = {"s": 10**6, "ms": 10**3, "us": 1}
+_FINER_FRACTION = re.compile(r".*[.,]\d{6}\d*[1-9]")
 
-    Times are in Arrow's unit, or in microseconds since 1970 if they were strings.
-    """
+
+def _read_dates(column: Any) -> ConvertedTimes:
+    """Convert dates to microseconds since 1970; dates without a time zone are in UTC."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if _is_temporal(column):
-        whole = pc.cast(column, pa.int32() if pa.types.is_date32(column.type) else pa.int64()).cast(
-            pa.int64()
-        )
-        wrong = np.asarray(whole.is_null().to_numpy(zero_copy_only=False), np.bool_)
-        return whole.fill_null(0).to_numpy(zero_copy_only=False), wrong
-    strings = column.to_pylist()
-    values, wrong = np.zeros(len(strings), np.int64), np.zeros(len(strings), np.bool_)
-    for index, string in enumerate(strings):
+        kind = column.type
+        whole = pc.cast(column, pa.int32() if pa.types.is_date32(kind) else pa.int64()).cast(pa.int64())
+        values = whole.fill_null(0).to_numpy(zero_copy_only=False)
+        missing, zones = _missing(column), [getattr(kind, "tz", None) is not None]
+        unit = getattr(kind, "unit", "ms")
+        if unit == "ns":
+            rounded = values // 1000
+            return ConvertedTimes(
+                rounded, missing, np.zeros_like(missing), int((values != rounded * 1000).sum()), zones
+            )
+        scale = 86_400 * 10**6 if pa.types.is_date32(kind) else _MICROSECONDS[unit]
+        last = (2**63 - 2) // scale
+        beyond = (values > last) | (values < -last)
+        return ConvertedTimes(np.where(beyond, 0, values) * scale, missing, beyond, 0, zones)
+    times, wrong = np.zeros(len(column), np.int64), np.zeros(len(column), np.bool_)
+    num_rounded, found_zones = 0, set()
+    for index, string in enumerate(column.to_pylist()):
         try:
-            time = datetime.fromisoformat(string.strip())
+            # fromisoformat also reads numbers such as 20240531 and 1082040961000.
+            time = None if string.strip().isdigit() else datetime.fromisoformat(string.strip())
         except (ValueError, AttributeError):
+            time = None
+        if time is None:
             wrong[index] = True
             continue
+        found_zones.add(time.tzinfo is not None)
+        num_rounded += _FINER_FRACTION.match(string) is not None
         time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-        values[index] = (time - _EPOCH) // timedelta(microseconds=1)
-    return values, wrong
+        times[index] = (time - _EPOCH) // timedelta(microseconds=1)
+    return ConvertedTimes(times, wrong, np.zeros_like(wrong), num_rounded, found_zones)

@@ -269,3 +269,168 @@ def test_what_is_no_time_is_named_by_its_line(tmp_path: Path) -> None:
     for line in (4, 5):
         assert re.search(rf"line {line}, .* is not a time in the format of the first one", str(told.value))
     assert not (tmp_path / "d").exists()
+
+
+DAYS = RNG.permutation(90)[:45] - 40
+"""Days since 1970, some before, one per edge i -> i + 1 of the tables below."""
+DAY = 86_400
+UNITS: dict[str, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def write_times(file: Path, kind: str, days: Any, first: int) -> Path:
+    """Write a table whose edges i -> i + 1, from i = `first` on, have days as their times, in one format."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    src = np.arange(first, first + len(days))
+    if kind.startswith("text"):
+        dates = [str(np.datetime64(int(day), "D")) for day in days]
+        dates = [f"{date} 03:00:00+03:00" if kind == "text with zone" else date for date in dates]
+        rows = [f"{u},{u + 1},{date}" for u, date in zip(src.tolist(), dates, strict=True)]
+        file = file.with_suffix(".csv")
+        file.write_text("\n".join(["src,dst,time", *rows, ""]))
+        return file
+    unit, _, zone = kind.partition(" ")
+    if unit.startswith("date"):
+        column = pa.array(days.astype(np.int32), pa.date32())
+        column = column.cast(pa.date64()) if unit == "date64" else column
+    else:
+        column = pa.array(days * DAY * UNITS[unit], pa.timestamp(unit, tz=zone or None))
+    parquet.write_table(pa.table({"src": src, "dst": src + 1, "time": column}), file)
+    return file
+
+
+FORMATS = ["ns", "us", "ms", "s", "us Europe/Berlin", "date32", "date64", "text", "text with zone"]
+
+
+@pytest.mark.parametrize("are_relations", [False, True], ids=["files", "relations"])
+def test_times_in_all_units_are_on_one_scale(
+    are_relations: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "e").mkdir()
+    files = [
+        write_times(tmp_path / "e" / f"{number}.parquet", kind, DAYS[5 * number : 5 * number + 5], 5 * number)
+        for number, kind in enumerate(FORMATS)
+    ]
+    config: dict[str, Any] = {"train": {"objective": "links"}, "links": {"split": "time", "test": 0.2}}
+    if are_relations:
+        relations = [
+            f"- {{relation: [v, r{number}, v], files: {file.name}, source: src, target: dst, time: time}}"
+            for number, file in enumerate(files)
+        ]
+        schema = ["target_type: v", f"types: {{v: {{num_vertices: {len(DAYS) + 1}}}}}", "relations:"]
+        (tmp_path / "s.yaml").write_text("\n".join([*schema, *relations, ""]))
+        words = [*(f"e/{file.name}" for file in files), "--schema", "s.yaml"]
+    else:
+        words = ["e"]
+    run_here("data", "import", *words, "-o", "d", cwd=tmp_path)
+    said = capsys.readouterr().out
+    assert "times: dates, stored in microseconds since 1970 (UTC)" in said
+    assert re.search(
+        r"some times have a time zone \(.*4\.parquet, .*\), and others have none \(.*0\.parq", said
+    )
+    assert "rounded" not in said
+    graph = hyrt.load(tmp_path / "d")
+    wanted = {(u, u + 1): day * DAY * 10**6 for u, day in enumerate(DAYS.tolist())}
+    assert {key[-2:]: time for key, time in times_of(graph).items()} == wanted
+    assert graph.topology.edge_times is not None
+    assert graph.topology.edge_times.dtype == np.int64
+    if not are_relations:
+        links = link_graph(build_config(config), graph).links
+        assert links is not None
+        latest = sorted(wanted, key=wanted.__getitem__)[-9:]
+        assert {(u, v) for u, v in links.split.held_out["test"].links.tolist()} == set(latest)
+
+
+def test_dates_finer_than_microseconds_are_rounded_down_with_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    times = [-1, 1_999, 2_000, -1_000]
+    table = {"src": [0, 1, 2, 3], "dst": [1, 2, 3, 0], "time": pa.array(times, pa.timestamp("ns"))}
+    parquet.write_table(pa.table(table), tmp_path / "e.parquet")
+    run_here("data", "import", "e.parquet", "-o", "d", cwd=tmp_path)
+    assert "e.parquet, column 'time': 2 times rounded down to microseconds" in capsys.readouterr().out
+    assert times_of(hyrt.load(tmp_path / "d")) == {(0, 1): -1, (1, 2): 1, (2, 3): 2, (3, 0): -1}
+    dates = ["1969-12-31 23:59:59.9999995", "1970-01-01 00:00:00.000001999", "1970-01-01 00:00:00.000002000"]
+    rows = [f"{u},{u + 1},{date}" for u, date in enumerate(dates)]
+    (tmp_path / "e.csv").write_text("\n".join(["src,dst,time", *rows, ""]))
+    run_here("data", "import", "e.csv", "-o", "f", cwd=tmp_path)
+    assert "e.csv, column 'time': 2 times rounded down to microseconds" in capsys.readouterr().out
+    assert times_of(hyrt.load(tmp_path / "f")) == {(0, 1): -1, (1, 2): 1, (2, 3): 2}
+
+
+SECONDS = [1_600_000_000, 1_600_000_001]
+MIXED: dict[str, tuple[list[Any], list[Any], str]] = {
+    "numbers beside dates": (
+        ["2024-05-31"] * 2,
+        [5, 6],
+        r"'5' is not a time .* \(a date in .*1\.csv, column",
+    ),
+    "milliseconds beside dates": (["2024-05-31"] * 2, [1082040961000] * 2, r"'1082040961000' is not a time"),
+    "days beside dates": (["2024-05-31"] * 2, [20240601] * 2, r"'20240601' is not a time"),
+    "dates beside numbers": ([5, 6], ["2024-05-31"] * 2, r"'2024-05-31' is not a time .* \(a number in"),
+    "fractions beside large integers": (
+        [2**60, 2**60 + 1],
+        [0.5, 1.5],
+        r"'0.5' is not a time .* \(an integer",
+    ),
+    "large integers beside small ones": ([0, 1], [2**53 + 1, 4], r"'9007199254740993' is out of range"),
+    "milliseconds beside seconds": (
+        SECONDS,
+        [1000 * time for time in SECONDS],
+        r"2\.csv, column 'time' has times in milliseconds since 1970, but .*1\.csv, .* has seconds",
+    ),
+    "the marker of unknown times": ([2**60, 2**60], [-(2**63), 5], r"'-9223372036854775808' is out of range"),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+@pytest.mark.parametrize("are_relations", [False, True], ids=["files", "relations"])
+def test_times_on_several_scales_are_refused(are_relations: bool, case: str, tmp_path: Path) -> None:
+    *columns, message = MIXED[case]
+    for number, values in enumerate(columns):
+        rows = [f"{u + 2 * number},{u + 2 * number + 1},{value}" for u, value in enumerate(values)]
+        (tmp_path / f"{number + 1}.csv").write_text("\n".join(["src,dst,time", *rows, ""]))
+    entry = "source: src, target: dst, time: time"
+    schema = f"edges: {{files: ['*.csv'], {entry}}}\n"
+    if are_relations:
+        schema = "target_type: v\ntypes: {v: {}}\nrelations:\n"
+        schema += "".join(f"- {{relation: [v, r{n}, v], files: {n}.csv, {entry}}}\n" for n in (1, 2))
+    (tmp_path / "s.yaml").write_text(schema)
+    with pytest.raises(DataError, match=message):
+        run_here("data", "import", "1.csv", "2.csv", "-o", "d", "--schema", "s.yaml", cwd=tmp_path)
+    assert not (tmp_path / "d").exists()
+
+
+def test_dates_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    largest = 2**63 // 10**6
+    columns = {
+        "s": pa.array([largest, largest + 1, -largest, -largest - 1], pa.timestamp("s")),
+        "ms": pa.array([2**62, -(2**62), 5, 2**63 - 1], pa.timestamp("ms")),
+        "us": pa.array([2**63 - 1, 1 - 2**63, 2 - 2**63, 2**63 - 2], pa.timestamp("us")),
+        "date32": pa.array([2**31 - 1, 0, 106_751_991, 106_751_992], pa.date32()),
+        "date64": pa.array([0, 86_400_000 * 10**10, 0, -86_400_000 * 10**10], pa.date64()),
+    }
+    wrong_rows = {"s": [2, 4], "ms": [1, 2, 4], "us": [1, 2], "date32": [1, 4], "date64": [2, 4]}
+    (tmp_path / "s.yaml").write_text("edges: {files: e.parquet, source: src, target: dst, time: time}\n")
+    for name, column in columns.items():
+        table = {"src": [0, 1, 2, 3], "dst": [1, 2, 3, 0], "time": column}
+        parquet.write_table(pa.table(table), tmp_path / "e.parquet")
+        with pytest.raises(DataError) as told:
+            run_here("data", "import", "e.parquet", "-o", "d", "--schema", "s.yaml", cwd=tmp_path)
+        lines = re.findall(r"row (\d), column 'time': .* is out of range", str(told.value))
+        assert list(map(int, lines)) == wrong_rows[name]
+
+
+def test_an_empty_first_file_does_not_fix_the_format(tmp_path: Path) -> None:
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "0.csv").write_text("src,dst,time\n")
+    (tmp_path / "e" / "1.csv").write_text("src,dst,time\n0,1,1970-01-02\n")
+    run_here("data", "import", "e", "-o", "d", cwd=tmp_path)
+    assert times_of(hyrt.load(tmp_path / "d")) == {(0, 1): DAY * 10**6}
