@@ -1,4 +1,4 @@
-"""Device protocol, backend discovery, device names, and time-limited device calls."""
+"""Device protocol, backend discovery, device names, and device calls with a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time-limited device calls outside the pipeline, with errors that name the device."""
+"""Device calls outside the pipeline, with a time limit and with errors that name the device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Limit for commands without a stall timeout setting; long because drivers compile kernels on open.
+# Time limit for commands without a stall timeout setting: long, because drivers compile kernels on open.
 _PATIENCE_S = 60.0
 _PIECE_S = 1.0
 
@@ -44,8 +44,8 @@ def call_device(
 
     The call runs in a daemon thread, which is abandoned if it hangs: it cannot be stopped, but it does not
     keep the process alive. `name` and `doing` are the device and the operation for messages, such as
-    `opencl:0` and `open`. An exception that hyrt does not define is replaced by a `fault` with `remedy`,
-    unless its message contains a remedy.
+    `opencl:0` and `open`. An exception that hyrt does not define is replaced by an exception of class `fault`
+    whose message ends with `remedy`.
     """
     answers: list[T] = []
     errors: list[BaseException] = []
@@ -59,7 +59,7 @@ def call_device(
     thread = threading.Thread(target=run, name=f"hyrt.{doing}.{name}", daemon=True)
     with report_device_on_exit(name, doing):
         thread.start()
-        # Wait in short pieces: if the process was suspended, only one piece of that time is counted.
+        # Wait in short intervals: if the process was suspended, only one interval counts towards the timeout.
         waited_s = 0.0
         while thread.is_alive() and waited_s < timeout_s:
             piece_s = min(_PIECE_S, timeout_s - waited_s)
@@ -82,7 +82,7 @@ def call_device(
 
 
 def report_device_on_exit(name: str, doing: str) -> AbstractContextManager[None]:
-    """Print the device name to standard error if the process ends within the block for any reason.
+    """Print the device name to standard error if the process ends for any reason within the block.
 
     No-op for the CPU trainer, which has no driver that could end the process.
     """
@@ -94,7 +94,7 @@ def report_device_on_exit(name: str, doing: str) -> AbstractContextManager[None]
 
 
 def abrupt_exit_message(call: str) -> str:
-    """Return the error message for a process that ended inside a device call, such as `open of opencl:0`."""
+    """Return the error message for a process that ended during `call`, such as `open of opencl:0`."""
     return (
         f"hyrt: the process ended during {call}, and unless you stopped it, the backend or its driver "
         "crashed: update them, or run without that device"
@@ -127,7 +127,8 @@ def load_replica(
 ) -> None:
     """Load a model and its objective onto a device.
 
-    Raises UnsupportedModelError, naming both, if the device cannot run the model or train for the objective.
+    Raises UnsupportedModelError if the device cannot run the model or train for the objective. The message
+    names both.
     """
     if isinstance(device, TakesObjective):
         device.take_objective(objective)
@@ -144,7 +145,7 @@ def load_replica(
 def opened(
     backend: type[Device], info: DeviceInfo, options: DeviceOptions, timeout_s: float = _PATIENCE_S
 ) -> Iterator[Device]:
-    """Open a device for the block and close it afterwards, each with a time limit.
+    """Open a device, close it at the end of the block, and limit the time of both calls.
 
     Raises DeviceUnavailableError if it cannot be opened, and StallError if opening or closing hangs.
     """

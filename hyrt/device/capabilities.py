@@ -1,6 +1,6 @@
 """Optional device capabilities, which a backend class declares as base classes.
 
-Only declared capabilities are used: a method that happens to have the same name is not a capability.
+A capability is used only if it is declared: a method that happens to have the same name does not count.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 
 class ExplainsMissing(ABC):
-    """Explanation of why `probe` finds no device, or fewer devices than a user may expect."""
+    """Capability to explain why `probe` finds no device, or fewer devices than a user may expect."""
 
     @classmethod
     @abstractmethod
     def missing(cls) -> str:
-        """Return one line with the reason and the remedy; empty if there is no problem."""
+        """Return one line with the reason and the remedy, or an empty string if no device is missing."""
 
 
 class TakesObjective(ABC):
-    """Training for other objectives than `classification`, the only objective without this capability."""
+    """Capability to train for objectives other than `classification`, which every device supports."""
 
     @abstractmethod
     def take_objective(self, objective: Objective) -> None:
@@ -60,22 +60,22 @@ class TakesObjective(ABC):
 
 
 class SamplesNeighbors(ABC):
-    """Neighbour sampling on the device, enabled by `sampler.on_device`."""
+    """Capability to sample neighbours on the device, enabled by `sampler.on_device`."""
 
     @abstractmethod
     def sampler(self, graph: Graph) -> HopSampler | None:
-        """Return a sampler over a topology that the device can read; None if this graph is not supported.
+        """Return a sampler over a topology that the device can read, or None if it cannot read this graph.
 
         Called after `load`. The sampled neighbours equal the host sampler's neighbours, bit for bit.
         """
 
 
 class GathersRows(ABC):
-    """Feature gathering on the device; `DeviceInfo.forms` contains `ids`."""
+    """Capability to gather features on the device. `DeviceInfo.forms` must contain `ids`."""
 
     @abstractmethod
     def gathers(self, graph: Graph) -> bool:
-        """Return whether the device gathers this graph's rows; called once, before `load`.
+        """Return whether the device gathers this graph's feature rows. Called once, before `load`.
 
         If True, every mini-batch is passed without inputs, and the device reads the rows of the first block's
         sources from the graph's feature matrix.
@@ -83,7 +83,7 @@ class GathersRows(ABC):
 
 
 class FeatureCacheDevice(ABC):
-    """Feature cache in device memory for a whole run; `DeviceInfo.forms` contains `cached`."""
+    """Capability to cache features in device memory for a run. `DeviceInfo.forms` must contain `cached`."""
 
     @property
     @abstractmethod
@@ -92,17 +92,17 @@ class FeatureCacheDevice(ABC):
 
     @abstractmethod
     def keep_rows(self, count: int, pieces: Iterable[Rows]) -> None:
-        """Cache rows until the device is closed or `load` is called again; called after `load`.
+        """Cache rows until the device is closed or `load` is called again. Called after `load`.
 
-        Afterwards, every mini-batch's inputs are `CachedRows`, whose places refer to these rows.
+        Afterwards, the inputs of every mini-batch are `CachedRows` whose positions refer to these rows.
 
         Parameters
         ----------
         count
             Number of rows.
         pieces
-            Rows in order, [n, F] per piece; all quantized pieces have the same format. A piece may be
-            overwritten when the next one is requested.
+            Rows in order, in arrays of [n, F]. If they are quantized, all have the same format. An array may
+            be overwritten when the next one is requested.
 
         Raises
         ------
@@ -114,83 +114,83 @@ class FeatureCacheDevice(ABC):
 
 
 class Resizable(ABC):
-    """Computation with a number of host threads that may change during a run."""
+    """Capability to change the number of host threads that compute during a run."""
 
     @abstractmethod
     def resize(self, threads: int) -> None:
-        """Set the number of compute threads; called between two calls of `propagate`."""
+        """Set the number of compute threads. Called between two calls of `propagate`."""
 
 
 class StreamsGradients(ABC):
-    """Notification of each gradient as soon as it is complete, while others are still being computed."""
+    """Capability to report each gradient as soon as it is complete, while others are still being computed."""
 
     @abstractmethod
     def register_gradient_hook(self, hook: Callable[[int, torch.Tensor], None]) -> None:
-        """Call `hook` from `propagate` with each gradient that is complete.
+        """Register a hook that `propagate` calls with the index and value of each complete gradient.
 
         A reported gradient is final: it equals the gradient in the result and is not written again. The
-        device may skip some parameters, or a whole mini-batch. Called once, after `load`, if ranks all-reduce
-        gradients.
+        device may skip some parameters, or a whole mini-batch. This method is called once, after `load`, if
+        ranks all-reduce gradients.
         """
 
 
 class ScoresVertices(ABC):
-    """Scoring of arbitrary vertices of the full graph on which the device trains."""
+    """Capability to score arbitrary vertices of the full graph on which the device trains."""
 
     @abstractmethod
     def scores(self, vertices: Ids) -> NDArray[np.float32] | None:
-        """Return [n, C] scores of [n] vertices with the weights of the last `update`, without dropout.
+        """Return the [n, C] scores of [n] vertices under the last `update`'s weights, without dropout.
 
-        Called between two calls of `propagate`, for the evaluation after an epoch. None if the device cannot
-        score: its last mini-batch was not a full graph, or there was no mini-batch.
+        Called between two calls of `propagate`, for the evaluation after an epoch. Returns None if there was
+        no mini-batch yet, or the last mini-batch was not a full graph.
         """
 
 
 class KeepsHostBudget(ABC):
-    """Storage of full-graph matrices in host memory up to a budget, and in a file beyond it."""
+    """Capability to store full-graph matrices in host memory up to a budget, and the rest in a file."""
 
     @abstractmethod
     def take_host_budget(self, budget: HostMemoryBudget) -> None:
-        """Set the host memory budget, starting with the next `load`.
+        """Set the host memory budget, which applies from the next `load`.
 
-        Results have the same bits wherever a matrix is stored.
+        Results are bitwise equal wherever a matrix is stored.
         """
 
 
 class RunsChunks(ABC):
-    """Training on full graphs that are larger than the device memory, a few chunks at a time."""
+    """Capability to train on full graphs larger than the device memory, a few chunks at a time."""
 
     @abstractmethod
     def take_chunks(self, options: ChunkOptions) -> None:
-        """Train full graphs in chunks, starting with the next `load`.
+        """Train full graphs in chunks from the next `load`.
 
         Even without this call, a device may divide a graph that does not fit. After this call, the device
-        also accepts full-graph mini-batches with inputs in the form `in_place`. Its chunk allocations stay
-        within `DeviceOptions.memory_bytes`. `hyrt.fullgraph` schedules the work and only needs the
-        calls of `ChunkKernels` from a device.
+        also accepts full-graph mini-batches with `in_place` inputs, and its chunks use at most
+        `DeviceOptions.memory_bytes`. `hyrt.fullgraph` schedules the work; a device only has to implement
+        `ChunkKernels`.
         """
 
     @property
     @abstractmethod
     def num_chunks(self) -> int | None:
-        """Return the number of vertex intervals in the last step; None if the step was not divided."""
+        """Return the number of vertex intervals in the last step, or None if the step was not divided."""
 
 
 class CheckpointsSteps(ABC):
-    """Checkpoints within a full-graph step, from which the step can resume."""
+    """Capability to save checkpoints within a full-graph step, from which the step can resume."""
 
     @abstractmethod
     def take_step_checkpointer(self, keeper: StepCheckpointer) -> None:
-        """Set the step checkpointer, starting with the next `load`.
+        """Set the step checkpointer, which is used from the next `load`.
 
         The device saves the completed part of a step when the checkpointer requests it. `propagate` raises
-        `hyrt.errors.StepInterrupted` if the checkpointer ends the step. Steps of several processes are not
-        saved.
+        `hyrt.errors.StepInterrupted` if the checkpointer ends the step. Steps that several processes share
+        are not saved.
         """
 
 
 class SharesColumns(ABC):
-    """Computation of some columns of a full graph's chunks, while other devices compute the rest."""
+    """Capability to compute some columns of a full graph's chunks, while other devices compute the rest."""
 
     @abstractmethod
     def chunk_memory(self, in_flight: int) -> ChunkDeviceMemory:
@@ -210,14 +210,14 @@ class SharesColumns(ABC):
 
 
 class SharesLoops(ABC):
-    """Execution of some loops over a full graph's edges, while other devices execute the rest.
+    """Capability to run some of the loops over a full graph's edges, while other devices run the rest.
 
-    Used for models whose vertex operations are computed on the host.
+    Used for models whose vertex operations run on the host.
     """
 
     @abstractmethod
     def loop_member(self, model: torch.nn.Module) -> LoopMember:
-        """Return the device's loop memory and queue, or its threads if the device computes in host memory.
+        """Return the memory and queue for the device's loops, or its threads if it computes in host memory.
 
         Called after `open`, without a `load`, and again if another device was lost.
 
@@ -234,26 +234,26 @@ class CompositeDevice(ABC):
     @property
     @abstractmethod
     def members(self) -> Sequence[Device]:
-        """Return the member devices in order; per-device requests, such as traces, go to each member."""
+        """Return the member devices in order. Per-device requests, such as tracing, go to each member."""
 
 
 class Traceable(ABC):
-    """Tracing of the operations that the device's queues execute."""
+    """Capability to trace the operations that the device's queues execute."""
 
     @abstractmethod
     def trace(self, listener: QueueListener) -> None:
-        """Pass each queue's executed operations to `listener` from now on, timed by the device clock.
+        """Pass the operations that queues execute from now on to `listener`, with device clock times.
 
         Called once, after `load`, if the run is traced.
         """
 
 
 class Observable(ABC):
-    """Computation with a thread team, `hyrt.runtime.workers.Workers`, that can be observed."""
+    """Capability to compute with a thread team (`hyrt.runtime.workers.Workers`) that can be observed."""
 
     @abstractmethod
     def watch(self, watch: RunObserver) -> None:
-        """Set the team's `watch`, which is notified when each thread works.
+        """Set the team's observer, which is notified of each thread's work.
 
         Called once, after `load`, if the run is traced.
         """
@@ -284,9 +284,8 @@ def usable_forms(
 ) -> list[InputForm]:
     """Return the input forms that a device accepts for a graph.
 
-    `ids` is included only if the device gathers the graph's rows. If the device trains a full graph
-    `in_chunks`, it also accepts `in_place` and gathers no rows. It also gathers no rows if rows are `sent` to
-    it.
+    `ids` is included only if the device gathers the graph's rows, which it does not do if it trains a full
+    graph `in_chunks` or if rows are `sent` to it. With `in_chunks`, `in_place` is included too.
     """
     _check_device(device, graph)
     if in_chunks and isinstance(device, RunsChunks):
@@ -320,7 +319,7 @@ def _check_device(device: Any, graph: Any) -> None:
 
 
 def missing_reason(backend: type[Device]) -> str:
-    """Return why a backend finds no device, preferably the backend's explanation."""
+    """Return the reason why a backend finds no device: the backend's explanation if it has one."""
     check_type("backend", backend, type, "pass a device class")
     words = " ".join(str(backend.missing()).split()) if issubclass(backend, ExplainsMissing) else ""
     return words or "no device was found"

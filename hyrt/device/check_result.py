@@ -1,4 +1,4 @@
-"""Checks of device results before they are added to a step, so that a wrong sum cannot corrupt the model."""
+"""Checks of a device's results before they are added up, so that no wrong sum corrupts the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hyrt.device import StepResult
 from hyrt.errors import DeviceFaultError
 from hyrt.sampling.minibatch import MiniBatch
 
-# Relative tolerance of normalizers: devices add up a mini-batch's weights in different orders.
+# Relative tolerance for normalizers, because devices add up a mini-batch's weights in different orders.
 _CLOSE = 1e-4
 _REMEDY = "update or fix its backend (hyrt.testing.check_device tests backends)"
 
@@ -25,7 +25,7 @@ def check_result(
     """Raise DeviceFaultError if a result does not match the mini-batch or the model.
 
     `parameters` are the master weights, in the order of `load`. `counts` are the names of the objective's
-    counts; a mini-batch without targets may lack any of them.
+    counts, which a result without targets may omit.
     """
     if not isinstance(result, StepResult):
         raise DeviceFaultError(
@@ -82,7 +82,7 @@ def check_result(
 
 
 def _check_number(name: str, field: str, value: Any) -> None:
-    """Reject values that are not numbers; infinities and NaN are reported later as divergence."""
+    """Raise DeviceFaultError if a value is no number. Infinity and NaN are reported later, as divergence."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise DeviceFaultError(
             f"{name}: propagate returned {show(value)} as {field}, not a number: {_REMEDY}"

@@ -1,6 +1,4 @@
-"""Device names and shares in `--devices`, probing of the backends in the entry-point group, and selection by
-name.
-"""
+"""Parsing of device names and shares in `--devices`, probing of installed backends, and selection by name."""
 
 from __future__ import annotations
 
@@ -30,18 +28,18 @@ NAME_FORM = "use kind or kind:number, such as cpu or cuda:0"
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """One entry of `devices`."""
+    """One entry of the `devices` setting."""
 
     name: str
-    """`kind` or `kind:index`."""
+    """Device name: `kind` or `kind:index`."""
     share: float | None
-    """Relative weight of the device's part of a step; None for equal parts."""
+    """Relative weight of the device's part of a step, or None if all devices get equal parts."""
 
 
 def parse_request(entry: str) -> DeviceRequest:
-    """Parse `name` or `name=share`.
+    """Parse an entry of the form `name` or `name=share`.
 
-    Raises ValueError for an entry without a name, or a share that is not a number of at least 0.
+    Raises ValueError if the name is missing, or the share is not a number of at least 0.
     """
     name, equals, text = entry.partition("=")
     if not name.strip():
@@ -50,7 +48,7 @@ def parse_request(entry: str) -> DeviceRequest:
     if not equals:
         return DeviceRequest(name, None)
     try:
-        # float() also accepts digits of other scripts and underscores; reject both.
+        # float() also accepts underscores and digits of other scripts, so reject both first.
         share = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         share = math.nan
@@ -62,10 +60,9 @@ def parse_request(entry: str) -> DeviceRequest:
 
 
 def parse_requests(entries: Sequence[str]) -> list[DeviceRequest]:
-    """Parse all entries of `devices`.
+    """Parse all entries of the `devices` setting.
 
-    Raises ValueError if only some have a share, all shares are zero, or `auto` is combined with other
-    entries.
+    Raises ValueError if only some entries have a share, all shares are zero, or `auto` is not the only entry.
     """
     requests = [parse_request(entry) for entry in entries]
     if len(requests) > 1 and any(request.name == AUTO for request in requests):
@@ -84,11 +81,11 @@ def parse_requests(entries: Sequence[str]) -> list[DeviceRequest]:
 
 
 def split_by_shares(total: int, shares: Sequence[float]) -> list[int]:
-    """Divide a step's units in proportion to shares, exactly and deterministically (largest remainders).
+    """Divide a step's units in proportion to shares by the largest remainder method, which is deterministic.
 
     A device with a share above 0 gets at least one unit if there are enough units.
     """
-    # Divide by the largest share first, so that the sum of any finite shares is finite.
+    # Divide by the largest share first: the sum of large finite shares could overflow.
     largest = max(shares)
     parts = [share / largest for share in shares]
     whole = math.fsum(parts)
@@ -108,8 +105,8 @@ def split_by_shares(total: int, shares: Sequence[float]) -> list[int]:
 def probed(entry: EntryPoint) -> tuple[type[Device], tuple[DeviceInfo, ...], str]:
     """Return a backend, its devices, and the reason if there are no devices.
 
-    Exceptions from importing and probing are not caught. Raises DeviceUnavailableError for a device that
-    could be listed but never selected.
+    Exceptions from importing and probing are not caught. Raises DeviceUnavailableError if a device
+    description is invalid, such as two devices with one index.
     """
     backend: type[Device] = entry.load()
     found = tuple(backend.probe())
@@ -136,15 +133,15 @@ def _check_found(kind: str, found: Sequence[DeviceInfo]) -> None:
 def answer(item: str, say: Callable[..., None], *, values: Mapping[str, str]) -> None:
     """Report the devices that an entry point finds, and the reason if there are no devices.
 
-    `values` maps a kind to its entry point, `module:Class`. The report has the entries `found`, for
-    `info_of`, and `missing`. Runs in a child process: see `hyrt.runtime.isolated_worker`.
+    `values` maps a device kind to its entry point, `module:Class`. The report contains `found`, which
+    `info_of` reads, and `missing`. Runs in a child process: see `hyrt.runtime.isolated_worker`.
     """
     _, found, missing = probed(EntryPoint(item, values[item], "hyrt.devices"))
     say(found=[asdict(info) for info in found], missing=missing)
 
 
 def info_of(report: Mapping[str, Any]) -> DeviceInfo:
-    """Return the device description in another process's report."""
+    """Return the device description from a child process's report."""
     known = {field.name: report[field.name] for field in fields(DeviceInfo)}
     rates = None if report["rates"] is None else Rates(**report["rates"])
     return DeviceInfo(**{**known, "forms": tuple(report["forms"]), "rates": rates})
@@ -154,7 +151,7 @@ BACKENDS = EntryPointGroup(
     "hyrt.devices", "device kind", DeviceUnavailableError, docs_hint="See `hyrt devices`"
 )
 
-# Limit for drivers that hang during probing, because the command that lists devices must not hang.
+# Time limit for drivers that hang during probing: the command that lists devices must end.
 _PROBE_TIMEOUT_S = 30.0
 
 
@@ -164,16 +161,16 @@ class ProbeResult:
 
     kind: str
     provider: str
-    """Name and version of the distribution that declares the backend."""
+    """Name and version of the Python distribution that declares the backend."""
     found: tuple[DeviceInfo, ...] = ()
     problem: str = ""
-    """Reason and remedy in one line if no device was found; otherwise empty."""
+    """One line with the reason and the remedy if no device was found, otherwise empty."""
     is_foreign: bool = False
     """Whether a distribution other than hyrt declares the backend."""
 
 
 def survey_devices(timeout_s: float = _PROBE_TIMEOUT_S) -> list[ProbeResult]:
-    """Probe every declared backend; a broken backend yields an entry with the reason.
+    """Probe every declared backend. The result of a broken backend contains the reason.
 
     Backends of other distributions are probed in a child process, because a driver library might end its
     process.
@@ -194,9 +191,9 @@ def survey_devices(timeout_s: float = _PROBE_TIMEOUT_S) -> list[ProbeResult]:
 def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[Device], DeviceInfo]:
     """Return the backend and the device for a name such as `cpu` or `cuda:0`.
 
-    `timeout_s` limits a backend's probe. Its import may take longer, as long as it imports modules or reads
-    from disk at least once within this time. Raises DeviceUnavailableError with the remedy if the kind is
-    unknown, its backend cannot be imported, fails or hangs, or the machine has no such device;
+    `timeout_s` limits the probe of a backend. Importing the backend may take longer if each interval of this
+    length imports a module or reads from disk. Raises DeviceUnavailableError with the remedy if the kind is
+    unknown, its backend cannot be imported, fails or hangs, or the machine has no such device. Raises
     PluginConflictError if two distributions declare the kind.
     """
     kind, index, entry = read_name(name)
@@ -226,7 +223,7 @@ def read_name(name: str) -> tuple[str, int, EntryPoint]:
     """
     kind, _, index = name.partition(":")
     kind = BACKENDS.canonical_name(kind)
-    # These are common names of graphics cards, so suggest cuda.
+    # Users may name graphics cards "gpu" or "nvidia", so suggest cuda.
     entry = BACKENDS.find_entry(kind, nearest="cuda" if kind.lower() in ("gpu", "nvidia") else kind)
     number = parse_int(index or "0")
     if number is None:
@@ -250,7 +247,7 @@ def _query_backends(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], 
             imported.set()
             answers.append(probed(entry))
         except BaseException as error:
-            # A plug-in may raise anything, including SystemExit: report the plug-in as broken.
+            # A plug-in may raise any exception, including SystemExit. Each means that the plug-in is broken.
             errors.append(error)
             imported.set()
 
@@ -258,7 +255,7 @@ def _query_backends(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], 
     thread = threading.Thread(target=look, name=f"hyrt.probe.{entry.name}", daemon=True)
     before = _brought_in()
     thread.start()
-    # Importing torch reads hundreds of megabytes, which takes minutes on a slow disk.
+    # Allow a slow import that makes progress: torch reads hundreds of megabytes, which can take minutes.
     while not imported.wait(timeout_s):
         now = _brought_in()
         if now == before:
@@ -273,7 +270,7 @@ def _query_backends(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], 
 
 
 def _brought_in() -> tuple[int, ...]:
-    """Return counters that grow during an import: the number of modules, and the amount of disk input."""
+    """Return counters that grow during an import: imported modules, major page faults and disk reads."""
     use = resource.getrusage(resource.RUSAGE_SELF)
     return len(sys.modules), use.ru_majflt, use.ru_inblock
 
@@ -308,7 +305,7 @@ def _survey(kind: str, entries: list[EntryPoint], timeout_s: float) -> ProbeResu
 
 
 def _received(entry: EntryPoint, answer: Answer) -> ProbeResult:
-    """Convert a backend's report from another process, or the failure of that process, into a ProbeResult."""
+    """Convert the report of a child process, or its failure, into the backend's ProbeResult."""
     from hyrt.runtime.isolated_worker import NOT_STARTED
 
     problem = answer.problem

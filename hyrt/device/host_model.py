@@ -1,4 +1,4 @@
-"""Models whose vertex operations run on the host while a device runs the loops over edges."""
+"""Models that run on the host: completely, or except for loops over edges, which devices run."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from hyrt.sampling.minibatch import FullGraph, MiniBatch
 
 
 def _writes(inputs: object) -> int | None:
-    """Return a tensor's write counter; None for other inputs, which user modules never receive."""
+    """Return a tensor's version counter, or None for other inputs, which user modules never receive."""
     return inputs._version if isinstance(inputs, torch.Tensor) else None
 
 
 class HostModel:
     """Copy of a model that computes training steps on the host with the threads of `workers`.
 
-    `keeper` saves the completed part of long full-graph steps; None disables this. `devices` are other facts
-    on which the bits of such a step depend, as plain JSON values.
+    `keeper` saves the completed part of a long full-graph step; None disables this. `devices` contains
+    further JSON values on which the bits of such a step depend.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class HostModel:
 
     @property
     def swapped_bytes(self) -> tuple[int, int]:
-        """Return the bytes of the full-graph matrices, and how many of these bytes are stored in a file."""
+        """Return the bytes of the full-graph matrices, and how many of them are stored in a file."""
         return (0, 0) if self._whole is None else (self._whole.matrix_bytes, self._whole.file_bytes)
 
     def register_gradient_hook(self, hook: Callable[[int, torch.Tensor], None]) -> None:
@@ -92,7 +92,7 @@ class HostModel:
                 assert parameter.grad is not None
                 hook(number, parameter.grad)
 
-            # This hook runs after torch has accumulated all contributions of a step.
+            # torch calls this hook after it has accumulated a step's whole gradient of the parameter.
             parameter.register_post_accumulate_grad_hook(report)  # type: ignore[no-untyped-call]
 
     def scores(self, vertices: Ids) -> NDArray[np.float32] | None:
@@ -100,12 +100,12 @@ class HostModel:
         return None if self._whole is None else self._whole.compute_scores(vertices, self._workers)
 
     def step(self, batch: MiniBatch, objective: Objective) -> StepResult:
-        """Compute loss and gradients of a mini-batch or of a full graph."""
+        """Compute the loss and gradients of a mini-batch or of a full graph."""
         is_shared = batch.full_graph is not None and batch.full_graph.is_distributed
         if not is_shared and not len(batch.targets):
             return StepResult.empty(batch.normalizer)
         started = time.perf_counter()
-        # Set the count in every step: torch stores it partly per thread and partly per process.
+        # Set the thread count in every step, because torch stores part of it per thread and part per process.
         set_torch_threads(self._torch_threads)
         if batch.full_graph is not None and not objective.scores_pairs:
             replica = self._replica_of(batch, batch.full_graph)
@@ -146,7 +146,7 @@ class HostModel:
         )
 
     def _replica_of(self, batch: MiniBatch, whole: FullGraph) -> FullGraphReplica | None:
-        """Return the model's full-graph replica; None if the model cannot be split into layers."""
+        """Return the model's full-graph replica, or None if the model cannot be split into layers."""
         if self._whole is None or self._whole.graph is not whole:
             if not is_decomposable(self._model):
                 return None
@@ -170,11 +170,11 @@ class HostModel:
 
 
 class HostSaga:
-    """Training steps of a model whose vertices are computed on the host and whose edge loops run on devices.
+    """Model whose training steps run vertex operations on the host and loops over edges on devices.
 
-    `hyrt.nn.model_checks.check_loops` must accept the model. `members` run the loops, in
-    proportion to the speeds in `shares` (any unit), while `workers` compute vertices. `keeper` saves the
-    completed part of long full-graph steps; None disables this.
+    `hyrt.nn.model_checks.check_loops` must accept the model. `members` run the loops, in proportion to the
+    speeds in `shares` (in any unit), and `workers` run the vertex operations. `keeper` saves the completed
+    part of a long full-graph step; None disables this.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class HostSaga:
 
     @property
     def num(self) -> int | None:
-        """Return the number of vertex intervals; None before the first full-graph step."""
+        """Return the number of vertex intervals, or None before the first full-graph step."""
         return self._loops.num
 
     @property
@@ -212,7 +212,7 @@ class HostSaga:
         self._model.update(parameters)
 
     def step(self, batch: MiniBatch, objective: Objective) -> StepResult:
-        """Compute loss and gradients of a mini-batch or of a full graph."""
+        """Compute the loss and gradients of a mini-batch or of a full graph."""
         self._loops.reset_stats()
         with use_loop_backend(self._loops):
             result = self._model.step(batch, objective)
@@ -231,7 +231,7 @@ class HostSaga:
 
 @dataclass(frozen=True, slots=True)
 class _CutCheckpoint:
-    """`StepCheckpointer` that also saves the number of loop intervals, because the bits depend on it."""
+    """`StepCheckpointer` that also saves the number of loop intervals, on which the bits of a step depend."""
 
     keeper: StepCheckpointer
     loops: ChunkedLoops

@@ -1,4 +1,4 @@
-"""Device protocol: the interface that a backend implements to be a trainer."""
+"""Device protocol: the interface that a backend implements in order to train."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ HOST_FORMS: tuple[InputForm, ...] = ("rows", "sparse", "aggregated", "in_place",
 """Input forms that a torch module on the host accepts."""
 
 Span = tuple[str, int, int]
-"""Operation that a device queue has run: name, start and end in nanoseconds on the device clock."""
+"""Operation that a device queue has executed: name, start and end in nanoseconds of the device clock."""
 
 QueueListener = Callable[[str, Sequence[Span]], None]
-"""Callback with a queue's name and its operations, called soon after the last operation has ended."""
+"""Callback that receives a queue's name and operations soon after the last of these operations has ended."""
 
 
 def _is_number(value: object) -> bool:
@@ -41,16 +41,16 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Effective speed of a device."""
+    """Effective computation and transfer rates of a device."""
 
     macs_per_s: float
-    """Multiply-accumulates of fp32 matrix products."""
+    """Multiply-accumulates per second in fp32 matrix products."""
     memory_bytes_per_s: float
-    """Bandwidth of the device memory."""
+    """Bandwidth of the device memory in bytes per second."""
     link_bytes_per_s: float
-    """Bandwidth from host memory to the device; infinite if the device reads host memory in place."""
+    """Bandwidth from host memory to the device, in bytes/s; infinite if the device reads host memory."""
     source: str
-    """`measured <date>`, or `assumed` with the source of the figures."""
+    """Origin of the rates: `measured <date>`, or `assumed` and their source."""
 
     def __post_init__(self) -> None:
         for name in ("macs_per_s", "memory_bytes_per_s", "link_bytes_per_s"):
@@ -69,7 +69,7 @@ class DeviceInfo:
 
     kind: str
     index: int
-    """`kind` and `index` form the device name, as in `--devices cuda:0`."""
+    """Number of the device within its kind; `kind` and `index` form the device name, such as `cuda:0`."""
     description: str
     """One-line description for users."""
     memory_bytes: int
@@ -78,18 +78,17 @@ class DeviceInfo:
     forms: tuple[InputForm, ...] = ("rows",)
     """Input forms that the device accepts; every device accepts `rows`."""
     host_cores: int = 0
-    """Maximum number of host cores that the device computes with; 0 for an accelerator. A device that
-    computes on the host shares cores with the CPU stages, so `auto` never combines it with `cpu`."""
+    """Maximum number of host cores on which the device computes; 0 for an accelerator. A device that computes
+    on the host shares cores with the CPU stages, so `auto` never combines it with `cpu`.
+    """
     link: str = ""
-    """Connection to the host, for users: `PCIe`, `host memory`."""
+    """Connection to the host as shown to users, such as `PCIe` or `host memory`."""
     rates: Rates | None = None
     """Assumed rates; None if the rates are unknown before a measurement."""
     whole_graphs: bool = False
-    """Whether the device trains mini-batches of the full graph, whose targets are some rows of the scores
-    (`MiniBatch.target_rows`)."""
+    """Whether the device can train on the full graph, with targets given by `MiniBatch.target_rows`."""
     simulated: bool = False
-    """Whether the device does not run on the hardware in its name. Such a device is never chosen
-    automatically."""
+    """Whether the device simulates the hardware in its name. Simulations are never chosen automatically."""
 
     def __post_init__(self) -> None:
         for name in ("index", "memory_bytes", "host_cores"):
@@ -102,7 +101,7 @@ class DeviceInfo:
             text = getattr(self, name)
             if not isinstance(text, str):
                 raise ValueError(f"DeviceInfo of {self.kind!r}: {name} must be a string, got {text!r}")
-            # Driver text may contain any characters; make it one printable line for a terminal.
+            # Text from a driver may contain any characters: make it one printable line for the terminal.
             shown = "".join(letter if letter.isprintable() else " " for letter in text)
             object.__setattr__(self, name, " ".join(shown.split()))
 
@@ -113,13 +112,14 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
-    """Options of a run for a device."""
+    """Options of a run that apply to one device."""
 
     threads: int = 1
-    """Maximum number of CPU threads (compute units) for a device that computes on the host."""
+    """Maximum number of CPU threads (or compute units) of a device that computes on the host."""
     memory_bytes: int | None = None
-    """Maximum device memory for mini-batches and weights; None lets the device choose. A device that trains
-    in host memory in place has no separate memory and ignores this option."""
+    """Maximum bytes of device memory for mini-batches and weights; None lets the device choose. A device that
+    computes in host memory ignores this option.
+    """
 
     def __post_init__(self) -> None:
         check_int("DeviceOptions.threads", self.threads, 1)
@@ -129,10 +129,10 @@ class DeviceOptions:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StepResult:
-    """Result of one training step on one trainer, summed over its targets."""
+    """Result of one training step on one trainer, summed over the trainer's targets."""
 
     loss_sum: float
-    """Sum of the (weighted) losses."""
+    """Sum of the targets' losses, weighted if targets have weights."""
     counts: Mapping[str, float]
     """The objective's counts by name, including `targets`, the number of targets. Empty if there were no
     targets."""
@@ -141,11 +141,11 @@ class StepResult:
     gradients: Sequence[torch.Tensor]
     """One host tensor per parameter: the gradient of `loss_sum`. Empty if there were no targets."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Device times by stage, if the device measures them."""
+    """Times in seconds by stage, if the device measures them."""
     chunks: ChunkedStep | None = None
-    """Statistics of chunked full-graph training, if the graph was trained in chunks."""
+    """Statistics of the chunks if the step trained a full graph in chunks."""
     row_gradients: Sequence[SparseGradient] = ()
-    """Gradients of the embedding rows that the mini-batch has read, which are not parameters."""
+    """Gradients of the embedding rows that the mini-batch has read. These rows are not parameters."""
 
     __repr__ = short_repr
 
@@ -156,7 +156,7 @@ class StepResult:
 
 
 def _remedy(error: Exception) -> str:
-    """Return the remedy if host memory is exhausted, which torch does not report as MemoryError."""
+    """Return the remedy if the error means that host memory ran out, for which torch has no MemoryError."""
     if not isinstance(error, MemoryError) and "DefaultCPUAllocator" not in str(error):
         return ""
     return (
@@ -166,12 +166,12 @@ def _remedy(error: Exception) -> str:
 
 
 class Health:
-    """Device state: the first fault, or the closing, makes every later call raise.
+    """State of a device: after its first fault, or once it is closed, every later call raises.
 
     Parameters
     ----------
     name
-        The device name, for messages.
+        Device name, for messages.
     """
 
     def __init__(self, name: str) -> None:
@@ -181,18 +181,18 @@ class Health:
         """Whether a fault occurred before the device was closed."""
 
     def check(self) -> None:
-        """Raise the fault if there was one."""
+        """Raise the recorded fault, if there is one."""
         if self._fault is not None:
             raise self._fault
 
     def loaded(self, made: Made | None) -> Made:
-        """Return the result of `load`; raise RuntimeError if no model was loaded."""
+        """Return `made`, the result of `load`. Raises RuntimeError if it is None: no model was loaded."""
         if made is None:
             raise RuntimeError("no model has been loaded: call load first")
         return made
 
     def fail(self, doing: str, error: Exception) -> DeviceFaultError:
-        """Record a fault; only the first fault is kept."""
+        """Record the first fault and return it, also if later faults follow."""
         self.has_failed = True
         if self._fault is None:
             self._fault = DeviceFaultError(
@@ -203,7 +203,7 @@ class Health:
 
     @contextmanager
     def terminal(self, doing: str) -> Iterator[None]:
-        """Run a device call; any exception that is not a hyrt error is a terminal fault."""
+        """Run the block, and record any exception that hyrt does not define as a terminal fault."""
         self.check()
         try:
             yield
@@ -221,12 +221,12 @@ class Health:
 
 
 def check_parameters(parameters: Any, shapes: Sequence[Sequence[int]]) -> None:
-    """Raise ArgumentError unless new weights have one tensor per model parameter, of the same shape.
+    """Check that new weights contain one tensor per model parameter, with the parameter's shape.
 
     Raises
     ------
     ArgumentError
-        If a tensor is wrong; the message names the first one.
+        If the number of tensors or a shape is wrong. The message names the first wrong tensor.
     """
     import torch
 
@@ -243,51 +243,50 @@ def check_parameters(parameters: Any, shapes: Sequence[Sequence[int]]) -> None:
 
 @runtime_checkable
 class Device(Protocol):
-    """Trainer on one device. `transfer` and `propagate` run concurrently on two threads of the trainer.
+    """Trainer on one device, which calls `transfer` and `propagate` concurrently from two threads.
 
-    `load`, `update` and `close` are only called while neither of these runs. A transferred mini-batch may
-    never be propagated: `close` must free it too.
+    `load`, `update` and `close` are only called while neither of these runs. If a transferred mini-batch is
+    never propagated, `close` must free it.
 
-    A class declares optional capabilities as base classes: see `hyrt.device.capabilities`.
+    Optional capabilities are declared as base classes: see `hyrt.device.capabilities`.
     """
 
     info: DeviceInfo
 
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
-        """Return the available devices of this kind; cheap, never raises."""
+        """Return the available devices of this kind. Must be cheap and never raise."""
         ...
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> Device:
-        """Open a device. Raises DeviceUnavailableError with the remedy."""
+        """Open a device. Raises DeviceUnavailableError with the remedy if this fails."""
         ...
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
-        """Create the model replica. Raises UnsupportedModelError naming layer and device."""
+        """Create the model replica. Raises UnsupportedModelError that names the layer and the device."""
         ...
 
     def transfer(self, batch: MiniBatch) -> Any:
-        """Copy a mini-batch's buffers to the device; the host buffers stay valid until the end of the step.
+        """Copy a mini-batch's buffers to the device. The host buffers stay valid until the end of the step.
 
-        Raises DeviceOutOfMemoryError, after which the device stays usable: the memory for the mini-batch is
-        free again. The device also stays usable after an ArgumentError for a mini-batch with inconsistent
-        arrays.
+        Raises DeviceOutOfMemoryError if the mini-batch does not fit, and ArgumentError if its arrays are
+        inconsistent. The device stays usable after both, and holds no memory for the mini-batch.
         """
         ...
 
     def propagate(self, staged: Any) -> StepResult:
-        """Compute the forward and backward pass of a staged mini-batch, and release the mini-batch.
+        """Compute the forward and backward pass of a transferred mini-batch, and release the mini-batch.
 
-        Raises DeviceFaultError, which is terminal; DeviceOutOfMemoryError as for `transfer`. An argument that
-        `transfer` did not return is a fault.
+        Raises DeviceFaultError, which is terminal, also if `staged` did not come from `transfer`. Raises
+        DeviceOutOfMemoryError as `transfer` does.
         """
         ...
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Set new weights, in the order of `load`. Raises DeviceFaultError."""
+        """Set new weights, in the order of `load`. Raises DeviceFaultError if the device fails."""
         ...
 
     def close(self) -> None:
-        """Release all resources; idempotent, and valid after a fault."""
+        """Release all resources. Idempotent, and allowed after a fault."""
         ...
