@@ -1,1 +1,1 @@
-"""Resource manager and its policies, which distribute targets and threads."""
+"""Resource manager and its policies, which assign targets to trainers and threads to stages."""

@@ -1,4 +1,4 @@
-"""Solver for the assignment with the shortest iteration, and explanations of assignment changes."""
+"""Solver for the assignment with the shortest iteration, and descriptions of changes for users."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hyrt.balance.fit import FittedStepModel
 from hyrt.formatting import format_duration
 
 THREAD_STAGES = ("sample", "load", "train")
-"""Stages with configurable threads."""
+"""Stages whose number of threads an assignment determines."""
 
 
 def split_moves(before: Sequence[int], after: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return the fewest moves between two splits as (amount, source, destination), largest first."""
+    """Return the shortest list of moves (amount, source, destination) between splits, largest first."""
     surplus = {
         index: old - new for index, (old, new) in enumerate(zip(before, after, strict=True)) if old > new
     }
@@ -43,7 +43,7 @@ def describe_change(
     stages_s: Mapping[str, float],
     expected_s: float | None = None,
 ) -> str:
-    """Describe what moves, with the times that are the reason.
+    """Describe the targets and threads that move, and the stage times that are the reason.
 
     Example: "moved 96 targets cpu:0 → cuda:0: cpu:0 31.0 ms, cuda:0 19.2 ms; a step should take 24.6 ms".
     `trainers_s` has the time of each trainer's slowest stage, `stages_s` the known times of `sample`, `load`
@@ -66,7 +66,7 @@ def describe_change(
 
 
 def _thread_changes(before: Threads, after: Threads) -> list[tuple[str, tuple[str, ...]]]:
-    """Describe each change of threads, together with the affected stages."""
+    """Return a description of each change of thread counts, and the stages that it affects."""
     old_counts = [getattr(before, stage) for stage in THREAD_STAGES]
     new_counts = [getattr(after, stage) for stage in THREAD_STAGES]
     changes: list[tuple[str, tuple[str, ...]]] = []
@@ -86,15 +86,15 @@ def _thread_changes(before: Threads, after: Threads) -> list[tuple[str, tuple[st
     return changes
 
 
-# Relative tolerance of the iteration, and the first candidate: usually little can be gained.
+# Relative tolerance of the bisection, and its first candidate: usually little can be gained.
 _PRECISION = 4e-3
 _FIRST_FRACTION = 0.97
-# Maximum trainer time relative to another bottleneck stage, if this has no cost.
+# If another stage is the bottleneck, maximum trainer time relative to it, unless this slows the step down.
 _MARGIN_FRACTION = 0.9
 
 
 def best_assignment(fit: FittedStepModel, present: Assignment, limits: AssignmentLimits) -> Assignment:
-    """Minimize the fitted iteration over split and threads, and prefer assignments near the current one.
+    """Return the split and threads with the shortest predicted iteration, preferably near the current ones.
 
     Trainers without observations get no units.
     """
@@ -116,7 +116,8 @@ def best_assignment(fit: FittedStepModel, present: Assignment, limits: Assignmen
             upper, plan = middle, tighter
         middle = (lower + upper) / 2
     threads, capacities = plan
-    # If another stage is the bottleneck, leave a margin so that noise does not make a trainer the bottleneck.
+    # Leave a margin if another stage is the bottleneck, so that noise does not shift the bottleneck to a
+    # trainer.
     capacities_with_margin = capacities_within(fit, upper * _MARGIN_FRACTION, threads.train, limits)
     if sum(capacities_with_margin) >= total:
         capacities = capacities_with_margin
@@ -132,7 +133,7 @@ def best_assignment(fit: FittedStepModel, present: Assignment, limits: Assignmen
 def _reassign_spare_threads(
     fit: FittedStepModel, split: Sequence[int], threads: Threads, within_s: float, limits: AssignmentLimits
 ) -> Threads:
-    """Move threads that training does not need to sampling and loading, as a margin."""
+    """Give threads that training does not need to sampling and loading, as a margin."""
     host = fit.host
     if host is None or limits.threads_are_shared or not limits.max_units[host]:
         return threads
@@ -147,18 +148,18 @@ def _reassign_spare_threads(
 def _plan(
     fit: FittedStepModel, within_s: float, present: Assignment, limits: AssignmentLimits, total: int
 ) -> tuple[Threads, list[float]] | None:
-    """Return threads and trainer capacities for a step within a time; None if there are none.
+    """Return threads and trainer capacities with which a step takes at most `within_s`, or None.
 
-    The search starts with the host trainer's current threads and then tries the maximum, at which the trainer
-    may take units that would otherwise need threads for loading.
+    The search starts with the host trainer's current threads and then tries the maximum, because units that
+    the host trains may need fewer threads for loading.
     """
     max_capacities = capacities_within(fit, within_s, limits.cores, limits)
-    # Threads never slow a trainer down: a step that does not fit with all cores does not fit with fewer.
+    # More threads never slow a trainer down: if a step does not fit with all cores, it never fits.
     if sum(max_capacities) < total:
         return None
 
     def capacities(train: int) -> list[float]:
-        """Return `capacities_within` for a number of threads of the host trainer."""
+        """Return the trainers' capacities if the host trainer has `train` threads."""
         plan, host = list(max_capacities), fit.host
         if host is not None:
             plan[host] = math.floor(min(fit.capacity(host, within_s, train), limits.max_units[host]))
@@ -184,11 +185,11 @@ def _plan_from(
     limits: AssignmentLimits,
     total: int,
 ) -> tuple[Threads, list[float]] | None:
-    """Return the result of `_plan` for a number of host trainer threads."""
+    """Return the result of `_plan`, starting with `train` threads for the host trainer."""
     current, shares, trains = present.threads, limits.threads_are_shared, _host_trains(limits)
     counts = (0, 0)
     capacities = capacities_with(train)
-    # The split determines the threads of sampling and loading, which determine the threads left for training.
+    # Iterate: the split determines the threads for sampling and loading, and so those left for training.
     for _ in range(2):
         is_enough = sum(capacities) >= total
         split_limits = capacities if is_enough else [float(units) for units in limits.max_units]
@@ -211,7 +212,7 @@ def _plan_from(
     if sum(capacities) < total:
         return None
     if limits.threads_are_shared:
-        # Keep more threads than needed if cores are free, since all stages become faster.
+        # If cores are free, use more threads than needed, because every stage becomes faster.
         split = cheapest_split(fit, capacities, total, current, shares_cores=shares)
         current_or_needed = Threads(
             sample=max(counts[0], current.sample), load=max(counts[1], current.load), train=train
@@ -231,7 +232,7 @@ def _plan_from(
 def _threads(
     counts: tuple[int, int], train: int, present: Assignment, limits: AssignmentLimits, trains: bool
 ) -> Threads:
-    """Return threads with `counts` for sampling and loading; free cores stay with their stage."""
+    """Return threads with at least `counts` for sampling and loading, and distribute free cores."""
     sample, load = counts
     current = present.threads
     if trains:
@@ -249,7 +250,7 @@ def _threads(
 def capacities_within(
     fit: FittedStepModel, within_s: float, train_threads: int, limits: AssignmentLimits
 ) -> list[float]:
-    """Return the units that each trainer can process in a time."""
+    """Return the number of units that each trainer can process within `within_s` seconds."""
     return [
         math.floor(min(fit.capacity(trainer, within_s, train_threads), limit))
         for trainer, limit in enumerate(limits.max_units)
@@ -257,9 +258,9 @@ def capacities_within(
 
 
 def _nearest(present: Sequence[int], capacities: Sequence[float], total: int) -> list[float]:
-    """Return the split within the capacities that is nearest to the current one.
+    """Return the split that is nearest to the current one and does not exceed the capacities.
 
-    Excess units go to trainers with free capacity.
+    Units above a trainer's capacity move to trainers with free capacity.
     """
     split = [min(float(units), limit) for units, limit in zip(present, capacities, strict=True)]
     missing = total - sum(split)
@@ -273,13 +274,13 @@ def _nearest(present: Sequence[int], capacities: Sequence[float], total: int) ->
 def cheapest_split(
     fit: FittedStepModel, capacities: Sequence[float], total: int, threads: Threads, *, shares_cores: bool
 ) -> list[float]:
-    """Return a split within the capacities that first fills trainers with a low host cost per unit."""
+    """Return a split that fills trainers up to their capacity, in order of host cost per unit."""
     costs = fit.unit_costs(capacities)
     split = _fill_in_order(costs, capacities, total)
     host = fit.host
     if not shares_cores or host is None or not capacities[host]:
         return split
-    # The host trainer's computation also keeps cores busy.
+    # Training on the host occupies the same cores, so add it to the cost of the host trainer.
     line = fit.propagate[host]
     if line is not None:
         costs[host] += line.seconds(capacities[host]) / capacities[host]
@@ -299,7 +300,7 @@ def _fill_in_order(costs: Sequence[float], capacities: Sequence[float], total: i
 def _interpolate_splits(
     fit: FittedStepModel, near: Sequence[float], light: Sequence[float], threads: Threads, within_s: float
 ) -> list[float]:
-    """Move from the near split towards the light one, only until the host stages are fast enough."""
+    """Move from `near` towards `light` just far enough for the host stages to take at most `within_s`."""
     low, high = 0.0, 1.0
 
     def interpolate(fraction: float) -> list[float]:
@@ -315,7 +316,7 @@ def _interpolate_splits(
 
 
 def round_split(split: Sequence[float], total: int, limits: Sequence[int]) -> tuple[int, ...]:
-    """Round to whole units with the given total: round up the largest fractions."""
+    """Round the split to whole units that add up to `total`, rounding up the largest fractions."""
     units = [min(math.floor(share + 1e-9), limit) for share, limit in zip(split, limits, strict=True)]
     order = sorted(range(len(split)), key=lambda index: split[index] - units[index], reverse=True)
     remaining = total - sum(units)

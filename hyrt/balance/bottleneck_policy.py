@@ -1,4 +1,4 @@
-"""Resource manager of HyScale-GNN, Algorithm 1: move work or a thread to the bottleneck."""
+"""Policy of HyScale-GNN's resource manager (Algorithm 1), which moves work or a thread per decision."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class BottleneckPolicy:
     The tasks are sampling on the CPU (T_SC) and on accelerators (T_SA), loading (T_L), training on the CPU
     (T_TC) and on accelerators (T_accel, the longer of transfer and training). The slowest task is the
     bottleneck; together with the fastest task it determines the move. Tasks that the machine does not have
-    are left out.
+    are ignored.
 
-    A move of work transfers half of the amount that would equalize both sides' times if times were
-    proportional to targets; a move of threads transfers one thread. The policy then waits for the first step
-    under the new assignment.
+    If work moves, it is half of the amount that would equalize the times of both sides if times were
+    proportional to targets. Threads move one at a time. The policy then waits for the first step under the
+    new assignment.
     """
 
     name = "bottleneck"
@@ -29,7 +29,7 @@ class BottleneckPolicy:
     def decide(
         self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits
     ) -> Decision:
-        """Return one move, or no change if no move is possible."""
+        """Return the assignment after one move, or the current one if no move is possible."""
         latest = history[-1]
         if latest.assignment != present:
             return Decision(assignment=present)
@@ -57,7 +57,7 @@ class BottleneckPolicy:
 
 
 def task_times(latest: Observation, limits: AssignmentLimits) -> dict[str, float]:
-    """Return the seconds of T_SC, T_SA, T_L, T_TC and T_accel, as far as the machine has these tasks."""
+    """Return the seconds of each task that the machine has: T_SC, T_SA, T_L, T_TC and T_accel."""
     active = [index for index, limit in enumerate(limits.max_units) if limit]
     trainers_s = _trainers_s(latest)
     on_device = [index for index in active if _samples_on_device(limits, index)]
@@ -75,7 +75,7 @@ def task_times(latest: Observation, limits: AssignmentLimits) -> dict[str, float
 
 
 def choose_action(tasks: dict[str, float]) -> tuple[str, str]:
-    """Choose ("work", "samplers" or "trainers"), or ("thread", stage that gets one), from the task times."""
+    """Return ("work", "samplers" or "trainers"), or ("thread", name of the stage that gets a thread)."""
     slowest = max(tasks, key=lambda task: tasks[task])
     fastest = sorted(tasks, key=lambda task: tasks[task])[:2]
 
@@ -104,7 +104,7 @@ def _samples_on_device(limits: AssignmentLimits, index: int) -> bool:
 def _balance_trainers(
     latest: Observation, tasks: dict[str, float], present: Assignment, limits: AssignmentLimits
 ) -> Assignment:
-    """Move work between the CPU trainer and accelerators, or among accelerators if the CPU is full."""
+    """Move work between the CPU trainer and accelerators, or between accelerators if it is full."""
     seconds = _trainers_s(latest)
     cpu_is_slow = max(tasks, key=lambda task: tasks[task]) == "T_TC"
     side = [
@@ -129,7 +129,7 @@ def _balance_trainers(
 def _balance_samplers(
     latest: Observation, tasks: dict[str, float], present: Assignment, limits: AssignmentLimits
 ) -> Assignment:
-    """Move work between trainers that sample on the device and trainers that the CPU samples for."""
+    """Move work between trainers that sample on their device and trainers for which the CPU samples."""
     indices = range(len(present.split))
     trainers_s, device_s = _trainers_s(latest), latest.sample_on_device_s
     on_device = [index for index in indices if _samples_on_device(limits, index)]
@@ -146,7 +146,7 @@ def _balance_samplers(
         return device_s[index] if index in on_device else trainers_s[index]
 
     def sampling(index: int) -> tuple[float, int]:
-        """Return the seconds and units of the sampler that samples for a trainer."""
+        """Return the sampling time in seconds and the units of the sampler that serves a trainer."""
         return (device_s[index], present.split[index]) if index in on_device else (tasks["T_SC"], cpu_units)
 
     source, destination = max(candidates, key=slowness), min(free, key=slowness)
@@ -161,7 +161,7 @@ def _move_units(
     source_load: tuple[float, int],
     destination_load: tuple[float, int],
 ) -> Assignment:
-    """Move half of the amount that equalizes both times, assuming seconds proportional to units."""
+    """Move half of the units that would equalize both times if these were proportional to units."""
     (source_s, source_units), (destination_s, destination_units) = source_load, destination_load
     source_unit_s = source_s / source_units
     destination_unit_s = destination_s / destination_units if destination_units else source_unit_s
@@ -179,7 +179,7 @@ def _move_units(
 def _balance_thread(
     stage: str, tasks: dict[str, float], present: Assignment, limits: AssignmentLimits
 ) -> Assignment:
-    """Add a thread to a stage, from a free core or from the fastest CPU task with at least two threads."""
+    """Add a thread to a stage, from a free core or from the fastest CPU task that can spare one."""
     task_of = {"sample": "T_SC", "load": "T_L", "train": "T_TC"}
     threads = {name: getattr(present.threads, name) for name in task_of if task_of[name] in tasks}
     after = dict(threads)

@@ -1,4 +1,4 @@
-"""Exploratory assignments, which measure an unknown trainer or test the model."""
+"""Exploratory assignments, which measure an unknown trainer or test a prediction of the model."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ from hyrt.balance.stage_times import (
 
 # A trainer without targets is probed again after this many steps.
 _PROBE_STEPS = 1000
-# A trainer that starts without targets is first probed after this many steps: its first step may compile
-# kernels, which a short run does not amortize.
+# A trainer that starts without targets is first probed after this many steps. Its first step may compile
+# kernels, which does not pay off in a shorter run.
 _FIRST_PROBE_STEPS = 10
 _PROBE_DIVISOR = 64
-# Cores are saturated if the stages' threads are busy for this fraction of the core time.
+# Cores are saturated if the stages' threads are busy for this fraction of the available core time.
 _SATURATED_FRACTION = 0.9
 # A stage is the bottleneck if it takes this fraction of the iteration.
 _BOTTLENECK_FRACTION = 0.95
 # A stage has enough threads if it takes at most this fraction of the iteration.
 _SUFFICIENT_FRACTION = 0.8
-# A trainer is launch-bound if launches take this fraction of the iteration; without it, the other trainers
-# may be this much slower than the iteration.
+# A trainer is launch-bound if launches take this fraction of the iteration. Without this trainer, an
+# iteration may take up to `_MAX_SLOWDOWN` times as long.
 _LAUNCH_BOUND = 0.7
 _MAX_SLOWDOWN = 2.0
-# Assignments that differ in less than this fraction of the targets are equal.
+# Assignments are considered equal if fewer than this fraction of the targets differ.
 _MAX_DIFFERENCE = 0.02
-# Minimum relative gain that an experiment must promise.
+# Minimum relative gain that the model must predict for an experiment.
 _MIN_TRIAL_GAIN = 0.05
-# Minimum ratio of a trainer's share sizes that separates the growth of work from trainer-specific costs.
+# Minimum ratio of a trainer's share sizes that separates the effect of size from the trainer's effect.
 _MIN_SIZE_RATIO = 2.0
-# Maximum launch fraction of a time observed with only one number of targets.
+# Maximum launch fraction that is assumed for a time observed with only one number of targets.
 _MAX_LAUNCH_FRACTION = 0.95
-# Maximum sampling and loading work of an experiment, relative to the current work.
+# Maximum sampling and loading work in an experiment, relative to the current work.
 _MAX_WORK_FRACTION = 0.92
 
 
 def probe(
     history: Sequence[Observation], present: Assignment, limits: AssignmentLimits, *, is_start: bool
 ) -> Decision | None:
-    """Assign some targets to trainers without measurements: a fair share once, later few and rarely.
+    """Assign targets to trainers without measurements: an equal share at first, later a few targets, rarely.
 
-    With `is_start`, the history has all steps of the run, and one measured trainer represents its kind.
+    With `is_start`, `history` contains all steps of the run, and one measured trainer represents its kind.
     """
     total = sum(present.split)
-    # Times of so few targets do not predict the times of more.
+    # The times of a share below the threshold do not predict the times of larger shares.
     threshold = total // (8 * len(present.split)) if is_start else 0
     unmeasured = [
         index
@@ -80,7 +80,7 @@ def probe(
         if units > threshold
     }
     kinds = trainer_kinds(limits)
-    # At first, one trainer represents its kind; later each is measured.
+    # At first, one trainer represents all trainers of its kind. Later, each trainer is measured.
     known = {kinds[index] for index in seen} if len(history) < 2 * _FIRST_PROBE_STEPS else set()
     idle = [index for index in unmeasured if index not in seen and kinds[index] not in known]
     if not idle:
@@ -130,7 +130,7 @@ def experiment(
     limits: AssignmentLimits,
     attempts: Sequence[Attempt] = (),
 ) -> Decision | None:
-    """Return an untried assignment that may be better than the model predicts; None if there is none."""
+    """Return an untried assignment that may be better than the model predicts, or None."""
     known = [period.assignment for period in evidence.periods]
     for attempt in attempts or (
         _unused_threads,
@@ -168,7 +168,7 @@ def is_near(one: Assignment, other: Assignment) -> bool:
 def _fewer_threads(
     model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Reduce threads if stages saturate shared cores: to those needed, and further for the slowest stage."""
+    """Reduce threads to those needed, or below for the slowest stage, if shared cores are saturated."""
     threads = present.threads
     if not limits.threads_are_shared:
         return None
@@ -197,7 +197,7 @@ def _fewer_threads(
 def _more_threads(
     model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Double the threads of the bottleneck stages if stages share cores."""
+    """Double the threads of the bottleneck stages if the stages share cores."""
     if not limits.threads_are_shared:
         return None
     newest = evidence.periods[0].seconds
@@ -208,7 +208,7 @@ def _more_threads(
     threads = {
         stage: min(limits.cores, 2 * getattr(present.threads, stage))
         for stage, seconds in stage_s.items()
-        # With the slowest stage twice as fast, this stage would be the bottleneck.
+        # If the slowest stage became twice as fast, this stage would be the bottleneck.
         if seconds > iteration_s / 2
     }
     after = replace(present, threads=replace(present.threads, **threads))
@@ -218,7 +218,7 @@ def _more_threads(
 def _unused_threads(
     model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Solve for stages that need only one thread if they never gained from more."""
+    """Solve for one thread per stage that never gained from additional threads."""
     variant = model
     for stage in ("sample", "load"):
         counts = [getattr(period.assignment.threads, stage) for period in evidence.periods]
@@ -241,7 +241,7 @@ def _unused_threads(
 def _fewer_trainers(
     model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Remove the targets of launch-bound trainers if the other trainers can take over."""
+    """Remove all targets from launch-bound trainers if the other trainers can process them."""
     threads, total = present.threads, sum(present.split)
     iteration_s = model.iteration_s(present)
     remaining = [
@@ -265,9 +265,9 @@ def _fewer_trainers(
 def fewer_shares(
     model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Use fewer, larger shares to reduce sampling and loading, if trainers can reach their best speeds.
+    """Reduce sampling and loading by fewer, larger shares, assuming the trainers' best observed speeds.
 
-    Stages may slow each other down because they share resources outside the model: host memory or a switch.
+    Current speeds may be lower because stages share resources that the model lacks: host memory or a switch.
     """
     threads, total = present.threads, sum(present.split)
     unhindered = _fastest_observed(model, evidence, limits)
@@ -313,10 +313,10 @@ def _fewer_train_threads(
 def _larger_share(
     model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Move half of the others' targets to the fastest device if each device has had one share size only.
+    """Move half of the other trainers' targets to the fastest device if each device had only one share size.
 
-    The launch fraction of a device's time is then unknown: one large share may take no longer than many small
-    ones.
+    In that case, the launch fraction of a device's time is unknown: a large share may take no longer than a
+    small one.
     """
     newest = evidence.periods[0]
     seen = {period.assignment.split for period in evidence.periods}
@@ -343,10 +343,10 @@ def _larger_share(
 def _launch_bound_devices(
     model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Solve for devices, observed with one share size only, whose time hardly grows with targets.
+    """Solve as if devices with one observed share size hardly slowed down for more targets.
 
-    A time observed with few targets is only a lower bound on a device's speed. If it were used as the time
-    per target, the device would seem too slow to receive more.
+    A time observed with few targets gives only a lower bound on a device's speed. If it were taken as a time
+    per target, the device would seem too slow for more targets.
     """
     kinds = trainer_kinds(limits)
     sizes: dict[str, set[int]] = {kind: set() for kind in kinds}
@@ -355,7 +355,7 @@ def _launch_bound_devices(
             if units:
                 sizes[kind].add(units)
     propagate, train = list(model.propagate), model.train_curve.relative_time(present.threads.train)
-    # If share sizes hardly affect device times, the host alone may be faster than the devices.
+    # If device times hardly depend on the share size, the host alone may be faster than the devices.
     launches = _is_launch_bound(evidence, kinds, limits)
     for index, (line, kind) in enumerate(zip(model.propagate, kinds, strict=True)):
         seen = sizes[kind]
@@ -363,7 +363,7 @@ def _launch_bound_devices(
             continue
         if limits.is_host[index] and not launches:
             continue
-        # Host training time per unit of work is scaled by the relative time at the current thread count.
+        # Scale the host trainer's work by its relative time with the current number of threads.
         work = line.growth.work(max(seen)) * (train if limits.is_host[index] else 1.0)
         observed_s = line.launch_s + line.unit_s * work
         propagate[index] = StageLine(
@@ -381,10 +381,9 @@ def _launch_bound_devices(
 def _by_size_alone(
     model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Solve for sampling or loading whose cost per target shrinks with the share size, for any trainer.
+    """Solve as if the cost of sampling or loading depended on share sizes only, not on trainers.
 
-    Size effects and trainer-specific costs look the same while no trainer has had clearly different share
-    sizes.
+    The two causes cannot be distinguished until a trainer has had clearly different share sizes.
     """
     for trainer in range(len(present.split)):
         sizes = [units for period in evidence.periods if (units := period.assignment.split[trainer])]
@@ -409,7 +408,7 @@ def _by_size_alone(
 
 
 def _is_launch_bound(evidence: ObservationHistory, kinds: Sequence[str], limits: AssignmentLimits) -> bool:
-    """Return whether devices of some kind take about as long for few targets as for many."""
+    """Return whether the devices of any kind take about as long for few targets as for many."""
     newest = evidence.periods[0]
     times: dict[str, list[tuple[int, float]]] = {kind: [] for kind in kinds}
     for index, (kind, units) in enumerate(zip(kinds, newest.assignment.split, strict=True)):
@@ -427,11 +426,11 @@ def _is_launch_bound(evidence: ObservationHistory, kinds: Sequence[str], limits:
 def _fastest_observed(
     model: FittedStepModel, evidence: ObservationHistory, limits: AssignmentLimits
 ) -> FittedStepModel:
-    """Return the model with each trainer at the best speed observed for its kind."""
+    """Return the model in which each trainer has the best speed observed for its kind."""
     kinds, count = trainer_kinds(limits), len(limits.trainers)
 
     def fastest(first: int, growth: ShareGrowth) -> dict[str, float]:
-        """Return the minimum seconds per unit of work for each kind."""
+        """Return the minimum observed seconds per unit of work by trainer kind."""
         unit_s_by_kind = dict.fromkeys(kinds, math.inf)
         for period in evidence.periods:
             for index, units in enumerate(period.assignment.split):
@@ -441,9 +440,9 @@ def _fastest_observed(
         return unit_s_by_kind
 
     def fastest_alone(first: int, growth: ShareGrowth) -> dict[str, float]:
-        """Return the minimum seconds per unit of work for each kind if its trainers share a link.
+        """Return the minimum observed seconds per unit of work by kind if trainers of a kind share a link.
 
-        The trainers then complete all their work in the longest of their times.
+        The work of all these trainers then takes as long as the slowest of them.
         """
         unit_s_by_kind = dict.fromkeys(kinds, math.inf)
         for period in evidence.periods:

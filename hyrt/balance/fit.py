@@ -1,4 +1,4 @@
-"""Performance model of a step, fitted to the latest steps."""
+"""Performance model of a training step, fitted to the latest steps."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ from hyrt.balance.stage_times import (
     possible_curves,
 )
 
-# Prior of a trainer's launch fraction, before two share sizes were observed: mean and standard deviation.
+# Prior mean and standard deviation of a launch fraction, until two share sizes are observed.
 _LAUNCH_FRACTION = 0.05
 _LAUNCH_DEVIATION = 0.25
 _MAX_LAUNCH_FRACTION = 0.97
 OTHER_SIZE = 1.2
-"""Minimum ratio between two target counts that are considered different."""
+"""Minimum ratio of two target counts that are considered different."""
 
 # Relative speed difference between trainers of one kind.
 _PEER_ERROR = 0.06
-# A trainer that deviates by more than this many standard errors is an outlier, which is not informative about
-# others.
+# A trainer that deviates by more than this many standard errors is an outlier, which says nothing about other
+# trainers.
 _MAX_PEER_ERRORS = 3.0
 _MAX_ERRORS = 5.0
-# The cores bound an iteration that uses this fraction of them and takes this much longer than its slowest
-# stage.
+# The cores are the bottleneck of an iteration that uses this fraction of them and takes `_MIN_SLOWDOWN` times
+# as long as its slowest stage.
 _SATURATED_FRACTION = 0.75
 _MIN_SLOWDOWN = 1.06
-# Relative error of the model form.
+# Relative error because the form of the model is only approximate.
 _FORM_ERROR = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class StageLine:
-    """Time of one stage of one trainer: launch_s + unit_s · growth(units)."""
+    """Linear model of one stage of one trainer: seconds = launch_s + unit_s · growth(units)."""
 
     launch_s: float
     unit_s: float
     growth: ShareGrowth = PROPORTIONAL
 
     def seconds(self, units: float, relative: float = 1.0) -> float:
-        """Return the time of `units` units, with the cost per unit multiplied by `relative`."""
+        """Return the time for a number of units, with `unit_s` multiplied by `relative`."""
         return self.launch_s + self.unit_s * relative * self.growth.work(units)
 
     def max_units(self, within_s: float, relative: float = 1.0) -> float:
-        """Return the number of units that fit in a time."""
+        """Return the number of units that the stage can process within `within_s` seconds."""
         if within_s < self.launch_s:
             return 0.0
         unit_s = self.unit_s * relative
@@ -71,25 +71,25 @@ class StageLine:
 
 @dataclass(frozen=True, slots=True)
 class FittedStepModel:
-    """Performance model of a step, fitted to observations."""
+    """Performance model of a training step, fitted to observations."""
 
     sample: HostStage
     load: HostStage
     propagate: tuple[StageLine | None, ...]
     transfer: tuple[StageLine | None, ...]
     sample_on_device: tuple[StageLine | None, ...]
-    """Lines of `propagate`, `transfer` and `sample_on_device`, one per trainer; None for an unknown trainer.
-    The host trainer takes launch_s + unit_s · units · train_curve."""
+    """Lines of the three device stages, or None for a trainer without observations. `train_curve` scales
+    `unit_s` of the host trainer."""
     is_host: tuple[bool, ...]
     train_curve: ThreadScaling
-    """Scaling of the host trainer's time with the threads of the assignment."""
+    """Dependence of the host trainer's time on the number of threads."""
     synchronize_s: float
-    """Time after the slowest propagation."""
+    """Time between the end of the slowest propagation and the end of the step."""
     core_part: float
-    """Iteration time divided by core time if the cores are the bottleneck: at least 1 / cores."""
+    """Iteration time divided by core time if the cores are the bottleneck; at least 1 / cores."""
 
     def capacity(self, trainer: int, within_s: float, train_threads: int) -> float:
-        """Return the units that a trainer can process in a time; 0 if the trainer is unknown."""
+        """Return the number of units that a trainer can process within `within_s`, or 0 if it is unknown."""
         propagate = self.propagate[trainer]
         if propagate is None:
             return 0.0
@@ -115,7 +115,7 @@ class FittedStepModel:
         return seconds
 
     def core_s(self, split: Sequence[float], threads: Threads) -> float:
-        """Return the core time of a step on the host: its stages and its trainer."""
+        """Return the core time that a step needs for the host's stages and its trainer."""
         sample_s = self.sample.seconds(split, threads.sample)
         return self._core_s(split, threads, sample_s, self.load.seconds(split, threads.load))
 
@@ -128,18 +128,18 @@ class FittedStepModel:
         return seconds
 
     def host_s(self, split: Sequence[float], threads: Threads) -> float:
-        """Return the maximum of sampling, loading and the time that the cores need."""
+        """Return the largest of the sampling time, the loading time and the time that the cores need."""
         sample_s = self.sample.seconds(split, threads.sample)
         load_s = self.load.seconds(split, threads.load)
         return max(sample_s, load_s, self.core_part * self._core_s(split, threads, sample_s, load_s))
 
     @property
     def host(self) -> int | None:
-        """The trainer that computes with the assignment's threads."""
+        """Index of the trainer that computes with the assignment's threads, or None."""
         return self.is_host.index(True) if True in self.is_host else None
 
     def stages_s(self, assignment: Assignment) -> dict[str, float]:
-        """Return the times of the stages with threads: sample, load, and train if the host trains."""
+        """Return the times of the host's stages: `sample`, `load`, and `train` if the host trains."""
         threads = assignment.threads
         times = {
             "sample": self.sample.seconds(assignment.split, threads.sample),
@@ -151,7 +151,7 @@ class FittedStepModel:
         return times
 
     def unit_costs(self, split: Sequence[float]) -> list[float]:
-        """Return each trainer's single-thread seconds of sampling and loading per unit, at its share size."""
+        """Return each trainer's single-thread seconds of sampling and loading per unit of its share."""
         return [
             (self.sample.share_s(index, units) + self.load.share_s(index, units)) / units
             if units
@@ -176,7 +176,7 @@ def trainer_kinds(limits: AssignmentLimits) -> tuple[str, ...]:
 def fit_step_model(
     evidence: ObservationHistory, limits: AssignmentLimits, *, uses_peers: bool = True
 ) -> FittedStepModel:
-    """Fit the model to the observations; it reproduces the newest period exactly.
+    """Fit the model to the observations so that it reproduces the newest period exactly.
 
     With `uses_peers`, a trainer without observations is modeled like others of its kind.
     """
@@ -203,7 +203,7 @@ def fit_step_model(
         [float(not on_device) for on_device in samples_on_device],
     )
     load = host_stage(LOAD, "load", [period.load_s for period in periods], (1.0,) * trainers)
-    # Propagation grows with the sampled edges, transfer with the loaded rows.
+    # Propagation time grows with the sampled edges, and transfer time with the loaded rows.
     growths = (sample.growth, load.growth, sample.growth)
     train_curve = ThreadScaling()
     stages: list[tuple[StageLine | None, ...]] = []
@@ -215,7 +215,7 @@ def fit_step_model(
             stages.append((None,) * trainers)
             continue
         points = [_points(periods, errors, trainer, first + trainer) for trainer in range(trainers)]
-        # Other trainers of the kind use only the newest points.
+        # Use only the newest points of the other trainers of a kind.
         peer_points = [
             [] if limits.is_host[trainer] else [point.as_peer() for point in trainer_points[:2]]
             for trainer, trainer_points in enumerate(points)
@@ -231,18 +231,18 @@ def fit_step_model(
             ]
             peers = [peer_points[other] for other in other_members]
             if not trainer_points and uses_peers:
-                # Their speed changes need not apply to this trainer.
+                # Undo the speed changes of peers, which this trainer need not share.
                 peers = [
                     [point.scaled(1 / evidence.change[first + other]) for point in peer_points[other]]
                     for other in other_members
                 ]
                 trainer_points = list(chain.from_iterable(peers))
             sizes = [point.units for point in trainer_points]
-            # Observations of the trainer at other sizes are more informative than those of its peers.
+            # If the trainer was observed with several sizes, peers add little information.
             has_sizes = bool(sizes) and max(sizes) > OTHER_SIZE * min(sizes)
             growth_choices = _distinct_growths(growth)
-            # Transfers move the loaded rows, so they share the growth of loading if it was shown to be
-            # unusual.
+            # A transfer moves the loaded rows. If loading was shown to grow in an unusual way, prefer its
+            # growth for transfers too.
             is_shown = first == FIRST_TRAINER + trainers and growth.prior_penalty > 0
             forms = growth_choices[::-1] if is_shown else growth_choices
             lines.append(_likeliest_line(trainer_points, () if has_sizes else peers, forms))
@@ -258,7 +258,7 @@ def fit_step_model(
         synchronize_s=float(newest.seconds[SYNCHRONIZE]),
         core_part=1 / limits.cores,
     )
-    # Cores that are busy most of the time are the bottleneck, and their work cannot exceed their capacity.
+    # If the cores are busy for most of the iteration, they are the bottleneck.
     iteration_s = float(newest.seconds[ITERATION])
     core_s = fitted.core_s(newest.assignment.split, newest.assignment.threads)
     if core_s > _SATURATED_FRACTION * limits.cores * iteration_s and (
@@ -276,19 +276,19 @@ def _errors(evidence: ObservationHistory, index: int) -> list[float]:
 
 
 class Point(NamedTuple):
-    """Observed time of a trainer's stage in a period; a tuple, since a decision creates hundreds."""
+    """Observed time of a trainer's stage in a period. It is a tuple because a decision creates hundreds."""
 
     units: float
     seconds: float
     error: float
     """Relative error of the time."""
     age: int
-    """Age in periods."""
+    """Age of the observation in periods."""
     threads: int
-    """Threads of the host trainer."""
+    """Number of threads of the host trainer."""
 
     def as_peer(self) -> Point:
-        """Return the point as seen by another trainer of the kind: less certain and older."""
+        """Return the point for use by another trainer of the kind: with a larger error and age."""
         return Point(self.units, self.seconds, self.error + _PEER_ERROR, self.age + 1, self.threads)
 
     def scaled(self, factor: float) -> Point:
@@ -299,7 +299,7 @@ class Point(NamedTuple):
 def _points(
     periods: Sequence[Period], errors: Sequence[Sequence[float]], trainer: int, column: int
 ) -> list[Point]:
-    """Return the points of the periods in which the trainer had units."""
+    """Return one point for each period in which the trainer had units."""
     return [
         Point(
             float(period.assignment.split[trainer]),
@@ -319,9 +319,9 @@ def _line(
     growth: ShareGrowth = PROPORTIONAL,
     curve: ThreadScaling | None = None,
 ) -> tuple[StageLine | None, float]:
-    """Return the line through the newest point whose launch fraction fits the others best, with its cost.
+    """Return the line through the newest point that fits the other points best, and its cost.
 
-    If trainers of the same kind contradict this one or each other, one of them may be excluded as an outlier.
+    If trainers of the same kind contradict this trainer or each other, one may be excluded as an outlier.
     """
     if not observed:
         return None, 0.0
@@ -342,7 +342,7 @@ def _line(
                 (
                     newest.error**2
                     + (point.error * max(ratio, 0.1)) ** 2
-                    # Error of the model form, relative to the growing part: small for launch-bound times.
+                    # Only the growing part of a time, which is small if launches dominate, has a model error.
                     + (_FORM_ERROR * (1 + point.age / 4) * min(abs(1 - work_ratio), abs(1 - ratio))) ** 2
                 )
                 ** 0.5,
@@ -370,12 +370,12 @@ def _line(
 
 
 _Ratio = tuple[float, float, float, float]
-"""Constraint on a line through the newest point: (work, time) relative to that point, error of the time
-ratio, and number of errors at which the constraint counts as an outlier."""
+"""Constraint on a line through the newest point: work and time relative to that point, error of the time
+ratio, and number of errors beyond which it is an outlier."""
 
 
 def _launch(known: Sequence[_Ratio]) -> float:
-    """Return the launch fraction of the newest point by least squares with a prior."""
+    """Return the newest point's launch fraction, estimated by least squares with a prior."""
     weight = 1 / _LAUNCH_DEVIATION**2
     total = _LAUNCH_FRACTION * weight
     largest = 1.0
@@ -386,13 +386,13 @@ def _launch(known: Sequence[_Ratio]) -> float:
             weight += lever**2
             total += lever * (ratio - work_ratio) / spread
             largest = max(largest, work_ratio)
-    # At the largest observed share, part of the time must grow; at a small share, almost none has to.
+    # At the largest observed share, part of the time must grow; at a small share, this part may be tiny.
     max_launch = _MAX_LAUNCH_FRACTION * largest / (_MAX_LAUNCH_FRACTION * largest + 1 - _MAX_LAUNCH_FRACTION)
     return min(max(total / weight, 0.0), max_launch)
 
 
 def _squared_error(known: Sequence[_Ratio], launch: float) -> float:
-    """Return the sum of saturated squared errors of a line with that launch fraction."""
+    """Return the sum of squared errors of a line with this launch fraction, with bounded outliers."""
     total = 0.0
     for work_ratio, ratio, spread, errors in known:
         total += min(((launch + (1 - launch) * work_ratio - ratio) / spread) ** 2, errors**2)
@@ -406,7 +406,7 @@ def _prior_penalty(launch: float) -> float:
 def _likeliest_line(
     observed: Sequence[Point], peers: Sequence[Sequence[Point]], growths: Sequence[ShareGrowth]
 ) -> StageLine | None:
-    """Return the line for the most likely growth, the first one on a tie."""
+    """Return the line with the most likely growth, or the first such line."""
     return min(
         (_line(observed, peers, growth) for growth in growths), key=lambda line_and_cost: line_and_cost[1]
     )[0]
@@ -417,7 +417,7 @@ def _distinct_growths(growth: ShareGrowth) -> tuple[ShareGrowth, ...]:
 
 
 def _host_line(observed: Sequence[Point], growth: ShareGrowth) -> tuple[ThreadScaling, StageLine | None]:
-    """Fit the host trainer's line together with the thread curve that explains its times best."""
+    """Fit the host trainer's line and its dependence on threads, and return the most likely pair."""
     fits = [
         (curve, *_line(observed, (), choice, curve))
         for curve in possible_curves([point.threads for point in observed] or [1])

@@ -1,4 +1,4 @@
-"""Policy that fits the performance model to its observations and solves it for the best assignment."""
+"""Policy that fits a performance model to the observed steps and solves it for the best assignment."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from hyrt.balance.stage_times import (
     slowest_stage_s,
 )
 
-# Minimum relative gain of a change, plus this many standard errors of the current iteration.
+# A change must promise this relative gain, plus `_GAIN_ERRORS` standard errors of the current iteration.
 _MIN_GAIN = 0.02
 _GAIN_ERRORS = 2.0
-# Additional gain required to move all targets: the model is less certain far from the observations.
+# Additional gain required to move all targets, because predictions far from observations are uncertain.
 _FULL_MOVE_GAIN = 0.05
-# Additional gain as a fraction of the model's error on this many previous assignments.
+# Additional required gain, as a fraction of the model's mean error on the previous assignments.
 _MODEL_ERROR_GAIN = 0.5
 _NUM_ERROR_PERIODS = 3
-# After this many steps without a change, a new assignment must promise this gain.
+# Minimum gain of a new assignment after this many steps without a change.
 _SETTLED_STEPS = 16
 _SETTLED_GAIN = 0.1
 _HOST_BOUND_FRACTION = 0.95
-# (steps without a change, interval): the longer an assignment is stable, the less often it is reconsidered,
-# since reconsidering is most of a decision's cost.
+# Pairs (steps without a change, review interval). The longer an assignment has been stable, the less often it
+# is reviewed, because the review dominates the cost of a decision.
 _REVIEW_INTERVALS = ((63, 8), (_SETTLED_STEPS, 4), (_SETTLED_STEPS // 2, 2))
-# A model that underestimates the iteration by this fraction lacks an effect.
+# If the model underestimates the iteration time by this fraction, some effect is missing from it.
 _MAX_UNDERESTIMATE = 0.15
-# A speed oscillates if the logarithm of a running median over `_SMOOTHED` steps rose and fell by this much.
+# A speed oscillates if the log of its running median over `_SMOOTHED` steps rises and falls by this much.
 _OSCILLATION_RANGE = 0.4
 _SMOOTHED = 3
 # Minimum number of steps under the current assignment before the next decision.
 _MIN_STEPS = 2
-# Devices are the bottleneck if their transfers take this fraction of the slowest stage.
+# Devices are the bottleneck if their transfers take this fraction of the slowest stage's time.
 _BOTTLENECK_FRACTION = 0.95
-# Number of initial steps in which assignments are explored.
+# Number of steps at the start of a run in which assignments are explored.
 _EXPLORED_STEPS = 24
 _FULL_HISTORY = 64
 
@@ -53,13 +53,13 @@ _FULL_HISTORY = 64
 class ModelPolicy:
     """Policy that fits the performance model to the latest steps and switches to the best assignment.
 
-    The growth of a share's work with its targets, which may be sublinear, is fitted to the sampling and
-    loading times of all trainers. A trainer's time is a line over that work; a host stage's time is the sum
-    of the work times a curve over the threads. Both reproduce the newest steps exactly, and older steps
-    determine the slopes. The best assignment is chosen if its gain exceeds the noise. Only steps under the
-    last decision count for the next one. In a run's first steps, assignments are explored that the model
-    cannot predict. If a device changes its speed, earlier observations are rescaled; if speeds oscillate, the
-    assignment stays.
+    The work of a share may grow sublinearly with its targets; this growth is fitted to the sampling and
+    loading times of all trainers. A trainer's time is linear in that work. A host stage's time is the total
+    work multiplied by a function of its threads. Both reproduce the newest steps exactly, and older steps
+    determine the slopes. The best assignment is chosen if its gain exceeds the noise. A decision is only made
+    after steps under the previous decision. In a run's first steps, the policy explores assignments that the
+    model cannot predict. If a device changes its speed, earlier observations are rescaled. If speeds
+    oscillate, the assignment does not change.
     """
 
     name = "model"
@@ -94,8 +94,8 @@ class ModelPolicy:
             and model.host_s(present.split, present.threads)
             > _HOST_BOUND_FRACTION * model.iteration_s(present)
         ):
-            # A decision with more evidence is not revised with less; trainers may have drifted, but the host
-            # is the bottleneck, not a trainer.
+            # Trainers may have drifted since the decision, but the host is the bottleneck: do not revise a
+            # decision on less evidence than it was based on.
             return stay
         choice = _choice(model, evidence, present, _without_idle_trainers(history, evidence, present, limits))
         if is_allowed and not _is_worth_it(evidence, model, history, present, choice):
@@ -139,7 +139,7 @@ class _Choice:
 def _choice(
     model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
 ) -> _Choice:
-    """Return the model's optimum, or an earlier assignment that was measured to be better."""
+    """Return the model's optimum, or an earlier assignment whose measured time is better."""
     best = best_assignment(model, present, limits)
     expected_s = model.iteration_s(best)
     choice = _Choice(best, expected_s, model.iteration_s(present) / expected_s - 1)
@@ -151,17 +151,17 @@ def _choice(
         if period.is_past or period.steps[ITERATION] <= _MIN_STEPS or not limits.allows(period.assignment):
             continue
         measured = _Choice(period.assignment, seconds, present_s / seconds - 1, is_remembered=True)
-        # Prefer the measurement over the model's prediction.
+        # Prefer a measured time over a predicted time.
         if is_near(choice.assignment, period.assignment) or measured.gain > choice.gain:
             choice = measured
     return choice
 
 
 def _is_draining(history: Sequence[Observation], present: Assignment, limits: AssignmentLimits) -> bool:
-    """Return whether transfers of steps under the previous assignment may still be in flight.
+    """Return whether steps of the previous assignment may still be in transfer.
 
-    Up to `delay` steps are queued for devices that are the bottleneck. If several of them share a link, the
-    time of a single device is measurable only after these steps.
+    Up to `delay` steps are queued for devices that are the bottleneck. If several devices share a link, the
+    time of one device can be measured only after these steps.
     """
     newest = next((n for n, step in enumerate(reversed(history)) if step.assignment != present), 0)
     if not newest or newest >= limits.delay + _MIN_STEPS:
@@ -181,15 +181,15 @@ def _is_draining(history: Sequence[Observation], present: Assignment, limits: As
 
 
 def _can_wait(history: Sequence[Observation], present: Assignment) -> bool:
-    """Return whether the assignment is stable and this step is not one at which it is reconsidered."""
+    """Return whether the assignment is stable and not due for review at this step."""
     stable = next((n for n, step in enumerate(reversed(history)) if step.assignment != present), len(history))
-    # Interval of reconsideration for this number of stable steps.
+    # Review interval for this number of steps without a change.
     interval = next((interval for steps, interval in _REVIEW_INTERVALS if stable > steps), 1)
     return interval > 1 and history[-1].step // interval == history[-2].step // interval
 
 
 def _is_settled(evidence: ObservationHistory) -> bool:
-    """Return whether the current assignment is old and no speed has changed since it began."""
+    """Return whether the assignment has been used for many steps in which no speed changed."""
     return float(evidence.periods[0].steps.max()) > _SETTLED_STEPS and not evidence.has_changed.any()
 
 
@@ -199,9 +199,9 @@ def _without_idle_trainers(
     present: Assignment,
     limits: AssignmentLimits,
 ) -> AssignmentLimits:
-    """Return limits without the trainers that have no targets, if the run is settled.
+    """Return the limits; in a settled run, without the trainers that have no targets.
 
-    Old observations of these trainers expire.
+    The observations of these trainers are outdated.
     """
     if len(history) < _FULL_HISTORY or not _is_settled(evidence) or not limits.allows(present):
         return limits
@@ -221,7 +221,7 @@ def _is_worth_it(
     present: Assignment,
     choice: _Choice,
 ) -> bool:
-    """Return whether the gain exceeds the noise of the slowest stages."""
+    """Return whether the gain of a choice exceeds the noise of the slowest stages."""
     newest = evidence.periods[0]
     is_critical = newest.seconds > 0.85 * max(
         newest.seconds[:ITERATION].max(), newest.seconds[FIRST_TRAINER:].max()
@@ -241,7 +241,7 @@ def _is_worth_it(
 
 
 def _model_error(model: FittedStepModel, evidence: ObservationHistory) -> float:
-    """Return the model's mean relative error on the assignments before the current one."""
+    """Return the model's mean relative error on the previous assignments."""
     older = [
         period
         for period in evidence.periods[1 : 1 + _NUM_ERROR_PERIODS]
@@ -257,7 +257,7 @@ def _model_error(model: FittedStepModel, evidence: ObservationHistory) -> float:
 
 
 def _underestimate(evidence: ObservationHistory, limits: AssignmentLimits) -> float:
-    """Return the relative excess of the current iteration over a prediction from earlier periods."""
+    """Return by which fraction the iteration exceeds the prediction from earlier periods."""
     if len(evidence.periods) < 2:
         return 0.0
     newest = evidence.periods[0]
@@ -266,14 +266,14 @@ def _underestimate(evidence: ObservationHistory, limits: AssignmentLimits) -> fl
 
 
 def _moved_fraction(before: Assignment, after: Assignment) -> float:
-    """Return the fraction of the targets that change trainers."""
+    """Return the fraction of the targets that move to another trainer."""
     pairs = zip(before.split, after.split, strict=True)
     return sum(abs(one - other) for one, other in pairs) / 2 / sum(before.split)
 
 
 def is_oscillating(history: Sequence[Observation], model: FittedStepModel) -> bool:
-    """Return whether a trainer's speed changes back and forth, so that a new assignment would not pay off."""
-    # During exploration, shares vary so much that model errors look like speed changes.
+    """Return whether a trainer's speed oscillates, in which case a new assignment does not pay off."""
+    # Skip the exploration: shares vary so much that model errors look like speed changes.
     explored = [step for step in history if step.step >= _EXPLORED_STEPS]
     if len(explored) < 2 * _SMOOTHED:
         return False
@@ -295,7 +295,7 @@ def is_oscillating(history: Sequence[Observation], model: FittedStepModel) -> bo
         low, high = float(smooth.min()), float(smooth.max())
         if high - low < _OSCILLATION_RANGE:
             continue
-        # The middle third between the levels is hysteresis and does not count as a change.
+        # Apply hysteresis: values in the middle third do not count as a change.
         level = (smooth - low) / (high - low)
         sides = level[(level < 1 / 3) | (level > 2 / 3)] > 0.5
         if np.count_nonzero(np.diff(sides)) >= 2:

@@ -27,10 +27,10 @@ class StaticPolicy:
 POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
     {"static": StaticPolicy, "bottleneck": BottleneckPolicy, "model": ModelPolicy}
 )
-"""Factory per policy."""
+"""Factory of each policy, by name."""
 
 DEFAULT_POLICY = "model"
-"""Winner of the comparison in tools/policies/compare.py."""
+"""Default policy, which won the comparison of tools/policies/compare.py."""
 
 
 def create_policy(name: str) -> Policy:

@@ -19,9 +19,9 @@ from hyrt.telemetry.events import AssignmentChanged
 
 
 def assignment_state(stages: Stages, cores: int) -> dict[str, Any] | None:
-    """Return the decided assignments as plain values for a checkpoint; None if a trainer is lost.
+    """Return the policy's assignments as plain values for a checkpoint, or None if a trainer was lost.
 
-    Without them, a resumed run retries the lost trainer.
+    If a checkpoint has no assignments, the resumed run retries the lost trainer.
     """
     if any(trainer.lost is not None for trainer in stages.trainers):
         return None
@@ -36,11 +36,11 @@ def assignment_state(stages: Stages, cores: int) -> dict[str, Any] | None:
 def restore_assignments(
     state: Mapping[str, Any], stages: Stages, step: int, cores: int, fixed_threads: Mapping[str, int]
 ) -> bool:
-    """Restore the assignments that `assignment_state` saved, from `step` on; return False if they do not fit.
+    """Restore saved assignments from step `step` on; return False if they do not fit.
 
-    They fit if trainers and units per step are equal; with another number of ranks, the units per step
-    differ. If the number of `cores` has changed, the initial threads are used. `fixed_threads` has the
-    threads that the settings fix per stage (sample, load, train), 0 if not fixed.
+    `state` is a result of `assignment_state`. It fits if it has the same trainers and units per step, which
+    depend on the number of ranks. If the number of `cores` has changed, the initial threads are used.
+    `fixed_threads` contains the threads that the settings fix per stage (sample, load, train), or 0.
     """
     if state["trainers"] != [trainer.name for trainer in stages.trainers]:
         return False
@@ -65,16 +65,16 @@ def restore_assignments(
 
 
 _HISTORY = 64
-# Minimum units of a usual step, relative to the largest step, if the number of units varies.
+# If the number of units varies, minimum units of a representative step, relative to the largest step.
 _MIN_UNITS_FRACTION = 0.9
 
 
 def configured_policy(config: Config, *, simulated: bool, moves: bool = True) -> Policy:
-    """Return the configured policy. `auto` keeps a split that the settings define.
+    """Return the configured policy. With `auto`, a split that the settings define never changes.
 
-    `auto` also keeps the split if a device is simulated, because its times are from a virtual clock; in
-    full-graph training, which has nothing to move; and without `moves`, if one trainer on one core has a
-    single possible assignment.
+    With `auto`, the split never changes either if a device is simulated (its times are from a virtual clock),
+    if a full graph is trained (there is nothing to move), or without `moves` (only one assignment is
+    possible).
     """
     name = config.balance.policy
     if name != "auto":
@@ -84,11 +84,11 @@ def configured_policy(config: Config, *, simulated: bool, moves: bool = True) ->
 
 
 class ResourceManager:
-    """Controller that passes measurements of the latest steps to a policy and schedules its decisions.
+    """Controller that passes measurements of the latest steps to a policy and applies its decisions.
 
-    If `start` has more threads than there are cores, the stages share the cores. `fixed_threads` has the
-    threads that the settings fix per stage (sample, load, train), 0 if not fixed. `last_step` counts from 0.
-    `emit` is called for every decision.
+    If `start` has more threads than there are cores, the stages share the cores. `fixed_threads` contains the
+    threads that the settings fix per stage (sample, load, train), or 0. `last_step` counts from 0. `emit` is
+    called for every decision.
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class ResourceManager:
         self._emit = emit
         self._history: deque[Observation] = deque(maxlen=_HISTORY)
         self._num_units = 0
-        # With several processes, each trains the targets of its partition, so the number of units varies
-        # between steps.
+        # With several processes, each trains on the targets of its partition, whose number varies between
+        # steps.
         self._min_units_fraction = _MIN_UNITS_FRACTION if stages.is_part_of_steps else 1.0
-        # The first step compiles kernels and faults in memory.
+        # Ignore the first step, in which kernels are compiled and memory pages are first touched.
         self._ignored_until: int | None = None
         self._steps_per_epoch = steps_per_epoch
         self._last_step = last_step
@@ -127,7 +127,7 @@ class ResourceManager:
         return self._policy.name
 
     def observe(self, work: StepWork, times: StepTimes) -> None:
-        """Record a synchronized step and apply the policy's decision to steps that are not split yet.
+        """Record a synchronized step and apply the policy's decision to steps that are not yet split.
 
         Raises StageError if the policy fails, or if its decision violates the limits.
         """
@@ -163,9 +163,9 @@ class ResourceManager:
         )
 
     def pause(self, step: int) -> None:
-        """Ignore the steps in flight while the consumer does other work before it takes `step`.
+        """Ignore the steps in flight, because the consumer does other work before it takes step `step`.
 
-        In epochs of only a few steps they are not ignored, because no steps would be left.
+        In epochs of only a few steps, they are not ignored, because no steps would remain.
         """
         if self._steps_per_epoch > 2 * self._stages.schedule.ahead:
             self._ignored_until = step + self._stages.schedule.ahead
@@ -178,7 +178,7 @@ class ResourceManager:
             self._ignored_until = work.step + 1
         return (
             work.step >= self._ignored_until
-            # The last step of an epoch is short.
+            # Skip the last step of an epoch, which may have fewer units.
             and num_units >= self._min_units_fraction * self._num_units
             and not any(share.is_retry for share in work.shares)
         )
@@ -204,14 +204,14 @@ class ResourceManager:
         )
 
     def _with_fixed_threads(self, assignment: Assignment) -> Assignment:
-        """Return the assignment with the threads that the settings fix."""
+        """Return the assignment with its threads replaced by the fixed ones of the settings."""
         if not self._fixed_threads:
             return assignment
         return replace(assignment, threads=replace(assignment.threads, **self._fixed_threads))
 
 
 def to_observation(step: int, assignment: Assignment, times: StepTimes) -> Observation:
-    """Convert the measured times of step `step`, counted from 0, to an observation."""
+    """Convert the measured times of step `step` (counted from 0) to an observation."""
     seconds = times.trainers_s
     return Observation(
         step=step,
@@ -227,8 +227,8 @@ def to_observation(step: int, assignment: Assignment, times: StepTimes) -> Obser
 
 
 def _check(name: str, step: int, present: Assignment, after: Assignment, limits: AssignmentLimits) -> None:
-    """Check that a decision keeps the number of units and the limits; only the former if the current
-    assignment violates the limits.
+    """Check that a decision does not change the number of units and respects the limits. The limits are not
+    checked if the current assignment violates them.
     """
     reason = ""
     if len(after.split) != len(present.split) or sum(after.split) != sum(present.split):

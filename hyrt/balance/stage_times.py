@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Columns of a step's times: these four, then propagate, transfer and device sampling of each trainer.
+# Columns of the times of a step: these four, then `propagate`, `transfer` and `sample_on_device` per trainer.
 SAMPLE, LOAD, SYNCHRONIZE, ITERATION = range(4)
 FIRST_TRAINER = 4
 
 USUAL_NOISE = 0.05
-"""Relative standard deviation of a time between steps, assumed if there are too few steps to measure it."""
+"""Relative standard deviation of a time between steps that is assumed if too few steps are available."""
 
-# A device has changed its speed if the times before and after a step differ by this many standard errors and
-# by this much, in at least this many steps; fewer steps may be a transient.
+# A device has changed its speed if its times before and after a step differ by this many standard errors and
+# by `_MIN_CHANGE`, over at least `_CHANGE_STEPS` steps. Fewer steps may be a transient.
 _CHANGE_ERRORS = 5.0
 _MIN_CHANGE = 0.14
 _CHANGE_STEPS = 3
-# A speed has also changed if the time differs by this factor from the time that the units account for, in at
-# least this many steps.
+# A speed has also changed if a time differs by this factor from the time expected for its units, over at
+# least `_MIN_STEPS` steps.
 _SPEED_RATIO = 1.5
 _MIN_STEPS = 2
 # Only periods of at least this many steps are tested for drift.
@@ -40,40 +40,39 @@ class Period:
 
     assignment: Assignment
     seconds: Floats
-    """float64 [columns], robust mean of each time."""
+    """Robust mean of each time: float64 [columns]."""
     steps: Floats
-    """float64 [columns], number of steps behind each value of `seconds`."""
+    """Number of steps from which each value of `seconds` was computed: float64 [columns]."""
     is_past: bool
-    """Whether a speed has changed since this period."""
+    """Whether any speed has changed since this period."""
     sample_s: Floats
     load_s: Floats
-    """Portion of `seconds` that each trainer caused in sampling and in loading: float64 [trainers]."""
+    """Sampling (`sample_s`) and loading seconds that each trainer's share took: float64 [trainers]."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservationHistory:
-    """Periods of a history, and the noise of its times."""
+    """Observations grouped into periods, and the noise of their times."""
 
     periods: tuple[Period, ...]
-    """Newest first. If a device changed its speed, times before the change are scaled to the new speed."""
+    """Periods, newest first. If a device changed its speed, earlier times are scaled to the new speed."""
     noise: Floats
-    """float64 [columns], relative standard deviation of each time in the newest period."""
+    """Relative standard deviation of each time in the newest period: float64 [columns]."""
     change: Floats
-    """float64 [columns], ratio of times after and before a speed change in the newest period; 1 without a
-    change."""
+    """Ratio of times after and before a speed change in the newest period, or 1: float64 [columns]."""
 
     @property
     def has_changed(self) -> NDArray[np.bool_]:
-        """Whether each time's speed changed within the newest period: bool [columns]."""
+        """Whether the speed changed within the newest period, for each time: bool [columns]."""
         result: NDArray[np.bool_] = self.change != 1.0
         return result
 
 
 def group_history(history: Sequence[Observation], delay: int = 0) -> ObservationHistory:
-    """Group a nonempty history, oldest step first, into periods.
+    """Group a nonempty list of observations, oldest step first, into periods.
 
-    The first `delay` iterations after a change still show the previous assignment, since those steps are in
-    flight.
+    The first `delay` iteration times after a change still belong to the previous assignment, whose steps are
+    in flight.
     """
     times = chain.from_iterable(
         (
@@ -123,7 +122,7 @@ def group_history(history: Sequence[Observation], delay: int = 0) -> Observation
         level[ITERATION] = max(_robust_mean(settled) if len(settled) > 1 else 0.0, slowest_stage_s(level))
         seconds = level * factor
         sample_s, load_s = sample_parts[index] * seconds[SAMPLE], load_parts[index] * seconds[LOAD]
-        # Test each period separately: a temporary change may have been reverted.
+        # Test each period separately, because a temporary change may have been reverted.
         has_changed = is_past or (
             bool(periods)
             and _has_other_speed(periods[0], history[start].assignment, seconds, len(period_rows))
@@ -137,8 +136,8 @@ def group_history(history: Sequence[Observation], delay: int = 0) -> Observation
 
 
 def slowest_stage_s(seconds: Floats) -> float:
-    """Return the time of the slowest stage, a lower bound of the iteration."""
-    # For so few values, Python's max of a list is faster than numpy's.
+    """Return the time of the slowest stage, which is a lower bound on the iteration time."""
+    # For a handful of values, Python's max of a list is faster than numpy's.
     times: list[float] = seconds.tolist()
     after_propagate = FIRST_TRAINER + (len(times) - FIRST_TRAINER) // 3
     propagate_s = max(times[FIRST_TRAINER:after_propagate]) + times[SYNCHRONIZE]
@@ -146,7 +145,7 @@ def slowest_stage_s(seconds: Floats) -> float:
 
 
 def _has_other_speed(newest: Period, before: Assignment, seconds: Floats, steps: int) -> bool:
-    """Return whether a trainer's speed differs from an older assignment, for any dependence on its units."""
+    """Return whether a trainer's speed has changed, however its time depends on the number of units."""
     if min(steps, float(newest.steps.min())) < _MIN_STEPS:
         return False
     more_threads = before.threads.train / newest.assignment.threads.train
@@ -164,14 +163,14 @@ def _has_other_speed(newest: Period, before: Assignment, seconds: Floats, steps:
 
 
 def _time_shares(seconds: Floats, starts: Sequence[int]) -> Floats:
-    """Return each trainer's share of a stage's time, [periods, trainers], from times [steps, trainers]."""
+    """Return each trainer's fraction of a stage's time [periods, trainers], given times [steps, trainers]."""
     sums = np.add.reduceat(seconds, starts, axis=0)
     parts: Floats = sums / np.maximum(sums.sum(axis=1), 1e-12)[:, None]
     return parts
 
 
 def _speed_change(rows: Floats, delay: int) -> tuple[list[int], Floats]:
-    """Return the first row at each column's current speed, and the factor by which its time changed there."""
+    """Return the first row of each column's current speed, and the factor by which the time changed there."""
     count, columns = rows.shape
     unchanged = [0] * columns, np.ones(columns)
     if count < 2 * _CHANGE_STEPS:
@@ -180,25 +179,25 @@ def _speed_change(rows: Floats, delay: int) -> tuple[list[int], Floats]:
     before = np.arange(_CHANGE_STEPS, count - _CHANGE_STEPS + 1, dtype=np.float64)[:, None]
     sums = np.cumsum(logs, axis=0)[_CHANGE_STEPS - 1 : count - _CHANGE_STEPS]
     shifts = (logs.sum(axis=0) - sums) / (count - before) - sums / before
-    # Differences of adjacent steps contain the noise, and at most one jump per change.
+    # Differences of adjacent steps contain the noise, but a change of speed appears in only one of them.
     spread = np.maximum(medians(np.abs(logs[1:] - logs[:-1])) / 0.954, USUAL_NOISE)
     errors = np.abs(shifts) * np.sqrt(before * (count - before) / count) / spread
     best = np.argmax(errors, axis=0)
     columns_range = np.arange(columns)
     shift = shifts[best, columns_range]
     is_change = (errors[best, columns_range] > _CHANGE_ERRORS) & (np.abs(shift) > _MIN_CHANGE)
-    # The first iterations of a period still show the previous period.
+    # The first iteration times of a period still belong to the previous assignment.
     is_change[ITERATION] = False
     starts = np.where(is_change, best + _CHANGE_STEPS, 0)
     for column in np.flatnonzero(is_change):
-        # Medians, because one outlier in three steps shifts a mean.
+        # Use medians, because one outlier in three steps shifts a mean.
         start = starts[column]
         shift[column] = medians(logs[start:, column]) - medians(logs[:start, column])
         if abs(shift[column]) <= _MIN_CHANGE:
             is_change[column], starts[column] = False, 0
     if not is_change.any():
         return unchanged
-    # Ignore early changes: at first, steps of the previous period still run concurrently.
+    # Ignore early changes: in the first steps, steps of the previous period are still running.
     lasting = is_change & (starts > delay + _CHANGE_STEPS)
     return [int(start) for start in starts], np.where(lasting, np.exp(shift), 1.0)
 
@@ -225,7 +224,7 @@ def medians(rows: Floats) -> Floats:
 
 
 def _noise(rows: Floats, starts: Sequence[int]) -> Floats:
-    """Return each column's relative standard deviation since its last change, shrunk to `USUAL_NOISE`."""
+    """Return each column's relative deviation since its last change, shrunk towards `USUAL_NOISE`."""
     prior_weight = 4.0
     counts = len(rows) - np.array(starts, dtype=np.float64)
     counted = np.arange(len(rows))[:, None] >= np.array(starts)
@@ -237,21 +236,21 @@ def _noise(rows: Floats, starts: Sequence[int]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class ShareGrowth:
-    """Work of a share: units ** power, or the number of distinct items if the growth has a bound.
+    """Work of a share as a function of its units: units ** power, or a bounded number of distinct items.
 
-    A mini-batch of twice the size has less than twice the vertices because of duplicates. With a bound, each
-    unit covers a random part of everything: bound · (1 - exp(-units / bound)).
+    A mini-batch of twice the size has less than twice the vertices, because neighbours are shared. With a
+    bound, each unit covers random items of a finite set: bound · (1 - exp(-units / bound)).
     """
 
     power: float = 1.0
-    """At most 1."""
+    """Exponent of the growth, at most 1."""
     bound: float = math.inf
     """Maximum work of a share, in units."""
     prior_penalty: float = 0.0
 
     @property
     def is_proportional(self) -> bool:
-        """Whether twice the units are twice the work."""
+        """Whether the work is proportional to the units."""
         return self.power == 1 and self.bound == math.inf
 
     def work(self, units: float) -> float:
@@ -261,14 +260,14 @@ class ShareGrowth:
         return float(units) if self.power == 1 else float(units) ** self.power
 
     def work_of_all(self, units: Floats) -> Floats:
-        """Return the work of each number of units."""
+        """Return the work for each number of units in an array."""
         if self.bound < math.inf:
             return -self.bound * np.expm1(-units / self.bound)
         result: Floats = np.power(units, self.power) * (units > 0)
         return result
 
     def units(self, work: float) -> float:
-        """Return the number of units with that work; infinite if `work` is not below the bound."""
+        """Return the number of units that amount to `work`; infinite if `work` is not below the bound."""
         if work >= self.bound:
             return math.inf
         return (
@@ -289,7 +288,7 @@ _BOUND_PENALTY = 2.0
 
 @lru_cache(maxsize=8)
 def possible_growths(total: float) -> tuple[ShareGrowth, ...]:
-    """Return the distinguishable growths for steps of `total` units: powers, usual one first, then bounds."""
+    """Return distinguishable growths for steps of `total` units: powers, likeliest first, then bounds."""
     powers = tuple(
         ShareGrowth(power=power, prior_penalty=(power - _USUAL_POWER) ** 2 / (2 * _POWER_DEVIATION**2))
         for power in _POWERS
@@ -300,7 +299,7 @@ def possible_growths(total: float) -> tuple[ShareGrowth, ...]:
 
 
 def log_work(growths: Sequence[ShareGrowth], units: Floats) -> Floats:
-    """Return log work, float64 [growths, units]; `growths` has powers first, then bounds."""
+    """Return the logarithm of work, float64 [growths, units]. In `growths`, powers precede bounds."""
     powers = np.array([growth.power for growth in growths if growth.bound == math.inf])[:, None]
     bounds = np.array([growth.bound for growth in growths if growth.bound < math.inf])[:, None]
     return np.concatenate([powers * np.log(units), np.log(-bounds * np.expm1(-units / bounds))])
@@ -308,24 +307,24 @@ def log_work(growths: Sequence[ShareGrowth], units: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class ThreadScaling:
-    """Time with k threads relative to one: serial + (1 - serial) / min(k, maximum)."""
+    """Time with k threads relative to one thread: serial + (1 - serial) / min(k, max_threads)."""
 
     serial: float = 0.02
     """Serial fraction (Amdahl's law)."""
     max_threads: float = math.inf
-    """Maximum useful number of threads: with more threads, memory bandwidth is saturated."""
+    """Number of threads that saturates the memory bandwidth; additional threads gain nothing."""
 
     @property
     def prior_penalty(self) -> float:
-        """Prior penalty: usually, almost all of a stage runs in parallel."""
+        """Penalty of unlikely curves: usually, almost all of a stage runs in parallel."""
         return 2 * abs(self.serial - 0.02) + (0.5 if self.max_threads < math.inf else 0.0)
 
     def relative_time(self, threads: float) -> float:
-        """Return the time with that many threads relative to one thread."""
+        """Return the time with `threads` threads, relative to one thread."""
         return self.serial + (1 - self.serial) / min(threads, self.max_threads)
 
     def min_threads(self, relative: float) -> float:
-        """Return the minimum threads with relative time of at most `relative`; infinite if there are none."""
+        """Return the minimum number of threads for a relative time of `relative`, or infinity."""
         if relative <= self.serial:
             return math.inf
         count = (1 - self.serial) / (relative - self.serial)
@@ -336,46 +335,46 @@ _SERIAL = (0.0, 0.02, 0.06, 0.12, 0.25, 0.5, 1.0)
 
 
 def possible_curves(threads: Sequence[int]) -> list[ThreadScaling]:
-    """Return the curves that times with these thread counts can distinguish, the usual one first."""
+    """Return the curves that times with these thread counts can distinguish, likeliest first."""
     usual = ThreadScaling()
     counts = sorted(set(threads))
     if len(counts) < 2:
         return [usual]
     curves = [usual, *(ThreadScaling(serial) for serial in _SERIAL if serial != usual.serial)]
-    # A limit is visible only in steps with more threads.
+    # A maximum has an effect only in steps with more threads.
     return curves + [ThreadScaling(0.0, float(count)) for count in counts[:-1]]
 
 
-# Prior standard deviations of a trainer's cost per unit relative to others: for its kind, which may use
-# another input form, and for the trainer itself.
+# Prior standard deviations of a trainer's relative cost per unit: by kind, because kinds may use different
+# input forms, and by trainer.
 _KIND_DEVIATION = 0.25
 _TRAINER_DEVIATION = 0.1
-# Relative modelling error of a share, and the extra error per factor e by which a share is smaller than the
-# largest one: fixed costs matter more in small shares.
+# Relative model error of a share, and the additional error per factor e by which a share is smaller than the
+# largest one, because fixed costs matter more in small shares.
 _FORM_ERROR = 0.03
 _SMALL_ERROR = 0.05
-# A share that takes less than this fraction of its expected minimum takes no time.
+# A share that takes less than this fraction of its expected minimum time does not use the stage.
 _NEGLIGIBLE = 0.02
-# Number of newest periods to fit.
+# Maximum number of periods to fit, newest first.
 _MAX_PERIODS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class HostStage:
-    """Sampling or loading of a step: one_thread_s · sum(weight · growth(units)) · curve(threads)."""
+    """Model of sampling or loading: seconds = one_thread_s · sum(weight · growth(units)) · curve(threads)."""
 
     one_thread_s: float
-    """Time of one unit of work with weight 1 and one thread."""
+    """Time of one unit of work of weight 1 with one thread."""
     weights: tuple[float, ...]
     growth: ShareGrowth
     curve: ThreadScaling
 
     def share_s(self, trainer: int, units: float) -> float:
-        """Return the single-thread time of a trainer's share."""
+        """Return the time of a trainer's share with one thread."""
         return self.one_thread_s * self.weights[trainer] * self.growth.work(units)
 
     def work_s(self, split: Sequence[float]) -> float:
-        """Return the single-thread time of a step."""
+        """Return the time of the stage in a step with one thread."""
         growth, work = self.growth, 0.0
         for weight, units in zip(self.weights, split, strict=True):
             if units > 0 and weight:
@@ -383,18 +382,18 @@ class HostStage:
         return self.one_thread_s * work
 
     def seconds(self, split: Sequence[float], threads: int) -> float:
-        """Return the time of a step."""
+        """Return the time of the stage in a step."""
         return self.work_s(split) * self.curve.relative_time(threads)
 
     def min_threads(self, work_s: float, within_s: float) -> float:
-        """Return the minimum threads that do `work_s` within a time; infinite if there are none."""
+        """Return the minimum number of threads that do `work_s` within `within_s`, or infinity."""
         return self.curve.min_threads(within_s / work_s) if work_s > 0 else 1
 
 
 def with_equal_weights(stage: HostStage, shares_s: Floats, units: Floats, threads: int) -> HostStage:
-    """Return the stage with equal weights, so that its shares differ only in size.
+    """Return the stage with equal weights for all trainers, so that shares differ only in size.
 
-    `shares_s` and `units` are float64 [trainers], 0 for trainers without a share.
+    `shares_s` and `units` are float64 [trainers], with 0 for trainers without a share.
     """
     busy = (shares_s > 0) & (units > 0)
     log_seconds = np.log(shares_s[busy])
@@ -415,18 +414,18 @@ def fit_host_stage(
     usual: Sequence[float],
     kinds: Sequence[str],
 ) -> HostStage:
-    """Fit the stage to the times of the shares; it reproduces the newest step exactly.
+    """Fit a host stage to the times of the shares so that it reproduces the newest step exactly.
 
-    The logarithm of a time is a constant, plus growth, plus thread curve, plus unknown effects of trainer,
-    step and share, which are normal with known standard deviations. Constant and weights are therefore linear
-    in the logarithms (kriging), and the most likely pair of growth and curve is selected.
+    The logarithm of a time is the sum of a constant, the growth, the thread curve, and unknown effects of
+    trainer, step and share, which are normal with known standard deviations. The constant and the weights are
+    therefore linear in the logarithms (kriging). The most likely pair of growth and curve is selected.
 
-    `shares_s` and `splits` are float64 [periods, trainers], newest period first, 0 for trainers without a
-    share or work; `threads` and the relative `errors` are per period. `usual` has prior weights of the
-    trainers, 0 for one that does not need the stage.
+    `shares_s` and `splits` are float64 [periods, trainers], newest period first, with 0 for trainers without
+    a share or work. `threads` and the relative `errors` have one value per period. `usual` contains the prior
+    weights of the trainers, 0 for a trainer that does not need the stage.
     """
     same = np.array([[one == other for other in kinds] for one in kinds])
-    # A device kind does not use the stage if one of its shares took almost no time, since time grows at most
+    # If a share took almost no time, its device kind does not use the stage, because a time grows at most
     # linearly with the share.
     unit_ratios = np.minimum(1.0, splits[:, :, None] / np.maximum(splits, 1.0)[:, None])
     is_negligible = (splits > 0) & (shares_s <= _NEGLIGIBLE * (unit_ratios * shares_s[:, None]).max(axis=2))
