@@ -1,1 +1,1 @@
-"""FPGA trainer: HLS kernels and their simulation, task layout, design space exploration, and Vitis builds."""
+"""FPGA trainer: HLS kernels and their simulation, task layout, design space exploration and Vitis builds."""

@@ -1,4 +1,4 @@
-"""Largest mini-batch per task for a given arena."""
+"""Largest mini-batch that fits in a task, given the size of the on-chip memory (arena)."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _MAX_HALVINGS = 40
 
 
 class BankWords(NamedTuple):
-    """Words per bank of an arena."""
+    """Number of words per arena bank."""
 
     sums: int
-    """Words for combined rows and output gradients."""
+    """Words in the sum memory: combined rows and output gradients."""
     rows: int
-    """Words for outputs and gradients of combined rows."""
+    """Words in the row memory: output rows, and gradients of combined rows."""
 
 
 def bank_words(pes: int, arena_words: int) -> BankWords:
     """Return the capacity of a design with `pes` banks of `arena_words` words.
 
-    Raises ValueError unless both are positive.
+    Raises ValueError unless both arguments are positive.
     """
     if min(pes, arena_words) < 1:
         raise ValueError(f"arena: pes and arena_words must be at least 1, got {pes} and {arena_words}")
@@ -46,11 +46,11 @@ def bank_words(pes: int, arena_words: int) -> BankWords:
 
 
 def needed_words(work: Workload, pes: int) -> BankWords:
-    """Return the peak number of live words per bank over the steps of a launch.
+    """Return the peak number of words per bank that are live in any step of a launch.
 
-    Every matrix lives from the step that writes it to the last step that reads it (`arena_regions`). This is
-    a lower bound: a layout that cannot move matrices may need more. Raises ValueError if the kernels do not
-    support the widths.
+    A matrix is live from the step that writes it to the last step that reads it (`arena_regions`). The result
+    is a lower bound: a layout that cannot move matrices may need more. Raises ValueError if the kernels do
+    not support the widths.
     """
     matrices = arena_regions(layer_records(work), pes)
     sums = [matrix for matrix in matrices if not matrix.in_row_memory]
@@ -59,16 +59,16 @@ def needed_words(work: Workload, pes: int) -> BankWords:
 
 
 class UnitTooLargeError(ValueError):
-    """A single target, or a single unit of a sampler with indivisible mini-batches, does not fit."""
+    """A single target (or unit of a sampler whose mini-batches cannot be split) does not fit the arena."""
 
     def __init__(self, needs: str) -> None:
         self.needs = needs
-        """Required and available words, phrased to follow the name of the unit in a message."""
+        """Part of a message that follows the name of the unit: the required and the available words."""
         super().__init__(f"arena: one target {needs}: raise arena_words, or lower the fan-outs or widths")
 
 
 def num_tasks(workload_for: Callable[[float], Workload], targets: int, pes: int, arena_words: int) -> int:
-    """Return the number of tasks per mini-batch, doubled until each task fits.
+    """Return the number of tasks per mini-batch: the smallest power of two (at most `targets`) that fits.
 
     `workload_for` returns the workload of a mini-batch with the given number of targets. Raises ValueError if
     the kernels do not support the widths, and UnitTooLargeError if a single target does not fit.
@@ -88,11 +88,10 @@ def num_tasks(workload_for: Callable[[float], Workload], targets: int, pes: int,
 
 
 def with_task_targets(platform: Platform, training: TrainingWorkload) -> Platform:
-    """Set the task size of FPGAs with a known design to the largest that fits this workload.
+    """Return the platform with the largest task size that fits the workload, for FPGAs with a known design.
 
-    For layers that the kernels do not support (attention, two products), predictions use measured rates
-    instead of a design. Raises ValueError if a single target does not fit, or rows are too wide for a
-    trainer.
+    If the kernels do not support the layers (attention, two products), predictions use measured rates instead
+    of the design. Raises ValueError if a single target does not fit, or rows are too wide.
     """
     if not has_single_products(training.at(1.0)):
         return platform
@@ -104,16 +103,16 @@ def _with_max_tasks(accelerator: Accelerator, training: TrainingWorkload) -> Acc
     design, words = accelerator.design, accelerator.arena_words
     if design is None or words is None:
         return accelerator
-    # An accelerator computes only a part of a step, but its largest task has the same size.
+    # An accelerator computes only part of a step, but the maximum task size does not depend on the part.
     count = num_tasks(training.at, training.batch_size, design.pes, words)
     return replace(accelerator, task_targets=math.ceil(training.batch_size / count))
 
 
 def check_arena(pes: int, arena_words: int) -> None:
-    """Raise ValueError unless an arena can hold one target of two layers of width 128.
+    """Raise ValueError unless an arena can hold one target of a two-layer model of width 128.
 
-    The aggregated rows of the lower layer then take one row per bank. A mini-batch of a narrower model might
-    fit a smaller arena, but that saves no resources: an UltraRAM is 4,096 words deep.
+    Such an arena has space for one aggregated row of the lower layer per bank. A narrower model might fit a
+    smaller arena, but that would save no resources, because an UltraRAM is 4,096 words deep.
     """
     minimum = Workload(
         vertices=(float(pes), float(pes), 1.0),
@@ -132,7 +131,7 @@ def _peak_words(matrices: Sequence[Region]) -> int:
 
 
 def layer_records(work: Workload) -> list[LayerRecord]:
-    """Return the layer records of a mini-batch, with sizes only (no offsets and edges).
+    """Return the layer records of a mini-batch, which contain only sizes (no offsets and no edges).
 
     Raises ValueError if the kernels do not support the number of layers or their widths.
     """

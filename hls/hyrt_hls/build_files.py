@@ -1,4 +1,4 @@
-"""Build folder of a trainer: sources, linker configuration for v++, and the design as make variables."""
+"""Build folder of a trainer: sources, linker configuration for v++, and make variables with the design."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hyrt_hls.resources import (
 from hyrt_hls.task_layout import ARGUMENTS
 
 KERNEL = "hyrt_train"
-# The largest streams get separate banks: features, then edges. Weights share one with gradients, as they are
-# read before gradients are written; the rest is small.
+# Memory bank groups of the kernel arguments. Features and edges, the largest arrays, get separate groups.
+# Weights and gradients share one, because weights are read before gradients are written.
 _GROUPS: Mapping[str, int] = {"features": 0, "edges": 1, "weights": 2, "gradients": 2}
 _OTHERS = 3
-# First and last HBM bank of each group; a bank has only 256 MiB, so features get several.
+# First and last HBM bank of each group. Features get several banks, because a bank has only 256 MiB.
 _HBM_RANGES = ((0, 3), (4, 5), (6, 6), (7, 7))
 _HBM_BANKS = 8
 
@@ -35,8 +35,8 @@ _HBM_BANKS = 8
 def link_config(part: FpgaPart, design: FpgaDesign, *, units: int = 1) -> str:
     """Return the configuration text for `v++ -l --config`.
 
-    Compute units take banks and SLRs in turn. A unit is bound to one SLR if its DSPs fit; otherwise the
-    placer decides. Raises ValueError if `units` is not at least 1, or HBM has too few banks.
+    Banks and SLRs are assigned to compute units in turn. A unit is bound to one SLR if its DSPs fit;
+    otherwise the placer decides. Raises ValueError if `units` is below 1, or HBM has too few banks.
     """
     if units < 1:
         raise ValueError(f"link configuration: the number of compute units must be at least 1, got {units}")
@@ -76,11 +76,11 @@ _FOLDERS = {"kernels": ("*.cpp", "*.hpp"), "include": ("*.h",)}
 def write_build_files(
     folder: Path, part: FpgaPart, design: FpgaDesign, arena_words: int, *, units: int = 1
 ) -> Resources:
-    """Write the files that `make` needs in addition to Vitis, and return the resources of all compute units.
+    """Write all files that `make` needs besides Vitis, and return the resources of all compute units.
 
     `folder` must be new or empty. `design` describes each of the `units` trainers on the card; `arena_words`
     is the number of words per bank. Raises ValueError if the folder is not empty, or the design cannot be
-    built, does not fit, or has too small an arena.
+    built, does not fit the part, or has too small an arena.
     """
     check_buildable(design, arena_words)
     check_arena(design.pes, arena_words)
@@ -114,7 +114,7 @@ def write_build_files(
 
 
 def build_warnings(part: FpgaPart, design: FpgaDesign) -> list[str]:
-    """Return warnings about a design that `write_build_files` accepts, one sentence each."""
+    """Return one sentence per risk of a design that `write_build_files` accepts."""
     warnings = []
     clock_mhz, bits = design.clock_hz / 1e6, widest_stream_bits(design)
     if part.clock_mhz is not None and clock_mhz > part.clock_mhz:

@@ -1,8 +1,8 @@
-"""Vitis HLS reports: one `<module>_csynth.xml` per kernel function, compared with the estimates.
+"""Vitis HLS reports (one `<module>_csynth.xml` per kernel function), and their comparison with estimates.
 
-`v++ -c` writes them below `_x*/reports` or `.../syn/report`, depending on the version. They identify the part
-and the design of a build, and replace assumed values of a design. Memory bandwidth and launch cost are not
-reported and remain assumed. The final clock after linking is in the xclbin.
+`v++ -c` writes them below `_x*/reports` or `.../syn/report`, depending on its version. They identify the part
+and design of a build, and contain values that otherwise must be assumed, except memory bandwidth and launch
+cost. The final clock after linking is in the xclbin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hyrt_hls.fpga_part import FpgaPart, load_part, part_names
 from hyrt_hls.resources import Resources, estimate_resources
 
 _NS = 1e-9
-# A build has some hundred folders; searching a home folder or a whole disk would take minutes.
+# A build has a few hundred folders. Refuse larger trees: searching a home folder or disk takes minutes.
 _MAX_FOLDERS = 20_000
 _GIVE_FOLDER = "specify the folder in which v++ -c was run"
 INTERVALS: Mapping[str, tuple[str, ...]] = {
@@ -31,9 +31,9 @@ INTERVALS: Mapping[str, tuple[str, ...]] = {
     "network_ii": ("duplicate", "scatter", "gather"),
     "edge_ii": ("read_edges",),
 }
-"""Initiation intervals of a design, and the kernel functions with their loops."""
-# Functions outside the network and the array; the cycle model assumes an initiation interval of 1. Vitis HLS
-# may name loops after the called functions.
+"""Kernel functions whose loops determine each initiation interval of a design."""
+# Functions outside the network and the array, for which the cycle model assumes an initiation interval of 1.
+# Vitis HLS may name their loops after the functions that they call.
 _EVERY_CYCLE = (
     *("read_rows", "read_features", "read_matrix", "clear"),
     *("load_panel", "read_operands", "read_left", "read_block_words", "feed", "turn", "spread"),
@@ -43,40 +43,40 @@ _EVERY_CYCLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """Loop of a module."""
+    """Reported loop of a module."""
 
     name: str
     pipeline_ii: int | None
-    """Initiation interval in cycles; None if the loop is not pipelined."""
+    """Initiation interval in cycles, or None if the loop is not pipelined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HlsReport:
-    """Report of one module. `path` is the file, `module` the function."""
+    """Report on one module. `path` is the report file, and `module` the name of the function."""
 
     path: Path
     module: str
     part: str
-    """Name of the chip; empty if missing."""
+    """Name of the chip; empty if the report does not name it."""
     target_period_s: float | None
     estimated_period_s: float
-    """Shortest supported clock period; `target_period_s` is the requested period (None if missing)."""
+    """Shortest clock period that the module supports. `target_period_s` is the requested period, or None."""
     loops: tuple[Loop, ...]
-    """All loops, outer loops first."""
+    """All loops of the module, outer loops first."""
     resources: Resources
-    """Resources of the module and its callees."""
+    """Resources of the module and the functions that it calls."""
 
     @property
     def clock_hz(self) -> float:
-        """Return the clock of the module: never faster than requested."""
+        """Return the clock of the module, which is never faster than requested."""
         return 1 / max(self.estimated_period_s, self.target_period_s or 0.0)
 
 
 def read_report(path: Path) -> HlsReport:
-    """Read a `<module>_csynth.xml`.
+    """Read a report file, `<module>_csynth.xml`.
 
-    Raises ValueError if the file cannot be read or is not such a report, or an element is missing or not a
-    number.
+    Raises ValueError if the file cannot be read or is not such a report, or if an element is missing or is
+    not a number.
     """
     try:
         root = ElementTree.fromstring(path.read_bytes())
@@ -101,7 +101,7 @@ def read_report(path: Path) -> HlsReport:
         estimated_period_s=_read_period_s(root, timing, path),
         loops=tuple(_iter_loops(root.find("PerformanceEstimates/SummaryOfLoopLatency"), path)),
         resources=Resources(
-            # Named after the slice before version 2020.2.
+            # Before version 2020.2, the element is named after the DSP slice.
             dsp=_read_count(
                 root, f"{area}/DSP48E" if root.find(f"{area}/DSP") is None else f"{area}/DSP", path
             ),
@@ -113,9 +113,9 @@ def read_report(path: Path) -> HlsReport:
 
 
 def read_reports(source: Path) -> list[HlsReport]:
-    """Read the report in a file, or all `*_csynth.xml` below a folder, sorted by path.
+    """Read one report file, or all `*_csynth.xml` files below a folder in the order of their paths.
 
-    Raises ValueError if a report is invalid, there is none, or the folder has more subfolders than any build.
+    Raises ValueError if a report is invalid, there is none, or the folder is too large for a build.
     """
     if not source.is_dir():
         return [read_report(source)]
@@ -126,7 +126,7 @@ def read_reports(source: Path) -> list[HlsReport]:
 
 
 def _find_reports(place: Path) -> Iterator[Path]:
-    """Iterate over the files below a folder that are named like a report."""
+    """Iterate over the files below a folder that have the name of a report."""
     for num_visited, (folder, _, names) in enumerate(os.walk(place)):
         if num_visited >= _MAX_FOLDERS:
             raise ValueError(f"{place} has more than {_MAX_FOLDERS:,} folders: {_GIVE_FOLDER}")
@@ -134,7 +134,7 @@ def _find_reports(place: Path) -> Iterator[Path]:
 
 
 def _iter_loops(summary: ElementTree.Element | None, path: Path) -> Iterator[Loop]:
-    """Iterate over the loops below an element, including nested ones."""
+    """Iterate over the loops below an element, including nested loops."""
     for element in [] if summary is None else summary:
         if any(
             element.find(tag) is not None
@@ -149,7 +149,7 @@ def _iter_loops(summary: ElementTree.Element | None, path: Path) -> Iterator[Loo
 
 def _read_optional(element: ElementTree.Element, tag: str, path: Path) -> int | None:
     text = (element.findtext(tag) or "").strip()
-    # Data-dependent values are not reported as numbers.
+    # If a value depends on the data, the report contains no number.
     return (
         None if text in ("", "undef", "?", "-", "n/a") else _parse_int(text, f"{path}: {element.tag}/{tag}")
     )
@@ -184,12 +184,12 @@ def _read_period_s(root: ElementTree.Element, element: str, path: Path) -> float
 
 
 def apply_reports(design: FpgaDesign, reports: Sequence[HlsReport]) -> FpgaDesign:
-    """Replace assumed values of a design by reported values. Raises ValueError if there is no report.
+    """Return the design with reported instead of assumed values. Raises ValueError if there is no report.
 
     The clock is that of the slowest module, and never faster than requested. `update_ii`, `network_ii` and
-    `edge_ii` are the longest initiation intervals in the functions of `INTERVALS`; their target is 1.
-    `adder_latency` is a parameter of the kernel (the number of cycles before it reads a sum again); a
-    `gather` with an initiation interval of 1 confirms it.
+    `edge_ii` are the longest initiation intervals of the functions in `INTERVALS`; the goal is 1.
+    `adder_latency` is a kernel parameter: the number of cycles before a sum is read again. It is confirmed if
+    `gather` has an initiation interval of 1.
     """
     if not reports:
         raise ValueError("there are no Vitis HLS reports: pass at least one")
@@ -199,7 +199,7 @@ def apply_reports(design: FpgaDesign, reports: Sequence[HlsReport]) -> FpgaDesig
         function_intervals = [initiation_interval(reports, function) for function in functions]
         if None not in function_intervals:
             reported.add(name)
-        # The longest reported interval applies even if other functions lack one.
+        # Use the longest reported interval, even if some functions have no reported interval.
         if known_intervals := [interval for interval in function_intervals if interval is not None]:
             intervals[name] = max(known_intervals)
     if initiation_interval(reports, "gather") == 1:
@@ -210,14 +210,14 @@ def apply_reports(design: FpgaDesign, reports: Sequence[HlsReport]) -> FpgaDesig
 
 
 def slowest_module(reports: Sequence[HlsReport]) -> HlsReport:
-    """Return the module that limits the clock."""
+    """Return the report of the module that limits the clock."""
     return min(reports, key=lambda report: report.clock_hz)
 
 
 def initiation_interval(reports: Sequence[HlsReport], function: str) -> int | None:
-    """Return the longest initiation interval of a function's pipelined loops in cycles; None if unknown.
+    """Return the longest initiation interval of a function's pipelined loops in cycles, or None.
 
-    Includes the modules that Vitis HLS creates for the function's loops and for each template instance.
+    Loops and template instances for which Vitis HLS creates separate modules are included.
     """
     intervals = [
         loop.pipeline_ii
@@ -230,7 +230,7 @@ def initiation_interval(reports: Sequence[HlsReport], function: str) -> int | No
 
 
 def unmodelled_intervals(reports: Sequence[HlsReport]) -> list[str]:
-    """Return warnings about reported intervals that the cycle model does not cover, one sentence each."""
+    """Return one warning per function whose reported interval the cycle model does not cover."""
     warnings = []
     for function in _EVERY_CYCLE:
         longest = initiation_interval(reports, function) or 1
@@ -243,34 +243,34 @@ def unmodelled_intervals(reports: Sequence[HlsReport]) -> list[str]:
 
 
 DESIGN_FILE = "hyrt_train.json"
-"""Design file that the Makefile writes before it compiles; in the folder of the reports or above."""
+"""Name of the design file that the Makefile writes in the folder of the reports or above it."""
 
 _TOP = "hyrt_train"
 _SIZES = ("pes", "mac_rows", "mac_cols", "fifo_depth", "adder_latency")
-# Vitis HLS names the module of a template after its arguments: systolic<Design<8, 32, 64, 32768>> is
+# Vitis HLS includes template arguments in the name of a module: systolic<Design<8, 32, 64, 32768>> becomes
 # systolic_Design_8_32_64_32768_s.
 _DESIGN_OF_MODULE = re.compile(r"(?:^|_)Design_(\d+)_(\d+)_(\d+)_(\d+)(?:_|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """A build and its reports."""
+    """Vitis build and its reports."""
 
     path: Path
-    """The design file."""
+    """Path of the design file."""
     design: FpgaDesign
-    """Requested sizes and clock."""
+    """Design with the requested sizes and clock."""
     arena_words: int
-    """Words per bank."""
+    """Number of words per arena bank."""
     reports: tuple[HlsReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateComparison:
-    """An estimated value and its value in a build report."""
+    """Estimated value and the corresponding value in the reports of a build."""
 
     quantity: str
-    """Name of the value, with its unit."""
+    """Name of the value, including its unit."""
     estimated: float
     reported: float
     module: str
@@ -282,11 +282,11 @@ class EstimateComparison:
 
 
 def read_build(source: Path, part: FpgaPart) -> Build:
-    """Read the reports in a folder; all must belong to one design, compiled for the given part.
+    """Read the reports of a build, which must belong to one design that was compiled for `part`.
 
-    `source` is the folder of a build or one report in it; `hyrt_train.json` is in the folder of the reports
-    or above. Raises ValueError if a file cannot be read, or a report is for another part, for a design other
-    than in `hyrt_train.json`, or for another build than the other reports.
+    `source` is the folder of a build or a report in it. `hyrt_train.json` must be in the folder of the
+    reports or above it. Raises ValueError if a file cannot be read, or if a report belongs to another part,
+    to another design than that of `hyrt_train.json`, or to another build than the other reports.
     """
     reports = read_reports(source)
     for report in reports:
@@ -324,7 +324,7 @@ def identify_part(source: Path) -> FpgaPart:
 
 
 def compare_estimates(build: Build) -> list[EstimateComparison]:
-    """Compare estimates with reports: resources (of the whole kernel), clock, initiation intervals."""
+    """Compare estimates with reports: resources of the whole kernel, clock, and initiation intervals."""
     comparisons = []
     for report in build.reports:
         if report.module == _TOP:
@@ -371,7 +371,7 @@ def _matching_parts(report: HlsReport) -> list[FpgaPart]:
 
 
 def _find_design_file(report: Path) -> Path:
-    # Search relative parents first, so that messages show the path as given by the user.
+    # Search the parents of the given path first, so that messages show paths in the form that the user gave.
     for folder in (*report.parents, *report.absolute().parents):
         if (folder / DESIGN_FILE).is_file():
             return folder / DESIGN_FILE
@@ -403,7 +403,7 @@ def _read_design(path: Path) -> tuple[FpgaDesign, int]:
 
 
 def _check_module(report: HlsReport, path: Path, design: FpgaDesign, arena_words: int) -> None:
-    """Check that a report is not left over from a build of another design in the same folder."""
+    """Raise ValueError if a report remains from an earlier build of another design in the same folder."""
     name_match = _DESIGN_OF_MODULE.search(report.module)
     if name_match is None:
         return
@@ -438,13 +438,13 @@ def _differences(a: Path, first: tuple[FpgaDesign, int], b: Path, second: tuple[
 
 
 def design_from_build(build: Build, part: FpgaPart) -> FpgaDesign:
-    """Return the design for the cycle model: clock and intervals from the reports, memory from the part."""
-    # Features are read through one port, from one bank.
+    """Return the design with clock and intervals from the reports, and memory bandwidth from the part."""
+    # Features are read through a single port, so from a single bank.
     return apply_reports(replace(build.design, ddr_bytes_per_s=part.bank_bytes_per_s), build.reports)
 
 
 def check_fifo_depth(build: Build, requested: int | None) -> None:
-    """Raise ValueError if a requested FIFO depth differs from that of the build."""
+    """Raise ValueError if the requested FIFO depth differs from that of the build."""
     if requested is not None and requested != build.design.fifo_depth:
         raise ValueError(
             f"the build in {build.path} has fifo_depth {build.design.fifo_depth}, not {requested}: remove "

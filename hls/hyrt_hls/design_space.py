@@ -1,7 +1,7 @@
-"""Design space exploration: Pareto front of resources and predicted time for the trainers that fit a part.
+"""Design space exploration: Pareto front of resources and predicted time over all trainers that fit a part.
 
-The search covers n, the shape of the array (m = rows x columns) and the arena. A larger arena only reduces
-the number of tasks per mini-batch, so for each number of tasks only the smallest arena is tried.
+The search covers n, the shape of the array (m = rows x columns) and the size of the arena. A larger arena
+only reduces the number of tasks per mini-batch, so only the smallest arena for each number of tasks is tried.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ _PES = (1, 2, 4, 8, 16, 32)
 _MAC_ROWS = (4, 8, 16, 32, 64, 128)
 _MAC_COLS = (16, 32, 48, 64, 96, 128)
 PAPER_DESIGN = (8, 2048)
-"""n and m in Table IV of HyScale-GNN."""
+"""Values of n and m in Table IV of HyScale-GNN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Trainer `design` that fits a part, with `arena_words` words per bank."""
+    """Trainer design that fits a part, with `arena_words` words per bank."""
 
     design: FpgaDesign
     arena_words: int
     resources: Resources
     cost: float
-    """Largest fraction of any resource of the part."""
+    """Fraction of the part's scarcest resource that the design uses."""
     tasks: int
     """Number of tasks per mini-batch."""
     step_s: float
-    """Predicted time of a mini-batch on the card over all its tasks, without the PCIe transfer."""
+    """Predicted time of all tasks of a mini-batch on the card, without the PCIe transfer."""
 
 
 def explore_designs(
     part: FpgaPart, workload_for: Callable[[float], Workload], targets: int, base: FpgaDesign
 ) -> list[Candidate]:
-    """Return the Pareto-optimal candidates in cost and time, cheapest first.
+    """Return the candidates that are Pareto-optimal in cost and time, cheapest first.
 
-    `workload_for` returns the workload of a mini-batch with the given number of targets; `base` has the
+    `workload_for` returns the workload of a mini-batch with the given number of targets; `base` contains the
     parameters that are not searched (FIFO depth, clock, memory bandwidth, assumed values). Raises ValueError
-    if no design fits the part and the workload, with the reason for the largest arena.
+    if no design fits the part and the workload; the message gives the reason for the largest arena.
     """
     candidates: list[Candidate] = []
     reason = build_problem = ""
@@ -88,7 +88,7 @@ def evaluate_design(
     design: FpgaDesign,
     arena_words: int,
 ) -> Candidate:
-    """Evaluate a single design.
+    """Return the candidate for a given design.
 
     Raises ValueError if it cannot be built, does not fit the part, or a single target does not fit its arena.
     """
@@ -101,7 +101,7 @@ def evaluate_design(
 
 
 def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates that no other equals or beats in both cost and time, cheapest first."""
+    """Return the candidates that no other one matches or beats in both cost and time, cheapest first."""
     pareto: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda c: (c.cost, c.step_s, c.resources.lut)):
         if not pareto or candidate.step_s < pareto[-1].step_s:
@@ -126,7 +126,7 @@ def _make_candidate(
 def _smallest_arenas(
     part: FpgaPart, at: Callable[[float], Workload], targets: int, pes: int
 ) -> tuple[dict[int, int], str]:
-    """Return the smallest arena for each number of tasks, and the reason if there is none."""
+    """Return the smallest arena by number of tasks, and the reason if no arena fits."""
     smallest: dict[int, int] = {}
     reason = ""
     for words in arena_sizes(part, pes):

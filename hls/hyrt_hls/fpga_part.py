@@ -1,4 +1,4 @@
-"""FPGA parts: available resources and memory."""
+"""FPGA parts, with their available resources and memory."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _TRAINER = ("pes", "mac_rows", "mac_cols", "arena_words")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FpgaPart:
-    """FPGA card, or the resources that its shell leaves to kernels."""
+    """FPGA card, described by the resources that its shell leaves to kernels."""
 
     name: str
     """Name of a built-in part such as `u250`, or the stem of the YAML file."""
     device: str
     platform: str
-    """v++ development platform; `device` is Vivado's part name of the chip."""
+    """Name of the development platform for v++. `device` is Vivado's part name of the chip."""
     source: str
     """Source of these specifications."""
     dsp: Count
@@ -40,21 +40,21 @@ class FpgaPart:
     ff: Count
     bram36: Count
     uram: Count
-    """288 Kb UltraRAMs over all SLRs, like `dsp` (DSP48E2), `lut` (six-input), `ff` and `bram36` (36 Kb)."""
+    """Number of 288 Kb UltraRAMs in all SLRs. `dsp` counts DSP48E2, `lut` six-input LUTs, `bram36` 36 Kb."""
     slr_dsp: tuple[int, ...]
-    """DSPs of each super logic region (SLR), lowest first; signals that cross SLRs need registers."""
+    """DSPs of each super logic region (SLR), bottom SLR first. Signals between SLRs need registers."""
     memory_kind: Literal["DDR", "HBM"]
     memory_banks: Count
-    """Number of banks; `memory_kind` is `DDR` or `HBM`, as in link configurations."""
+    """Number of memory banks. `memory_kind` is `DDR` or `HBM`, as in link configurations."""
     peak_gb_s: Positive
-    """Total bandwidth of all banks, in 1e9 bytes per second."""
+    """Peak bandwidth of all banks together, in 1e9 bytes per second."""
     pes: Count
     mac_rows: Count
     mac_cols: Count
     arena_words: Count
-    """Default trainer design on this part, with `pes`, `mac_rows` and `mac_cols`."""
+    """Words per arena bank in this part's default design, which `pes`, `mac_rows` and `mac_cols` complete."""
     clock_mhz: Count | None = None
-    """Default kernel clock of the platform, in MHz; None if unknown."""
+    """Default kernel clock of the platform in MHz, or None if unknown."""
 
     def __post_init__(self) -> None:
         check_numbers(f"part {self.name!r}", self)
@@ -66,22 +66,22 @@ class FpgaPart:
 
     @property
     def peak_bytes_per_s(self) -> float:
-        """Return the total bandwidth of all banks."""
+        """Return the peak bandwidth of all banks together."""
         return self.peak_gb_s * 1e9
 
     @property
     def bank_bytes_per_s(self) -> float:
-        """Return the peak bandwidth of one bank, which limits a kernel argument (it has one port)."""
+        """Return the peak bandwidth of one bank, which limits each kernel argument: it has only one port."""
         return self.peak_bytes_per_s / self.memory_banks
 
 
 def part_names() -> list[str]:
-    """Return the names of the built-in parts, the paper's first."""
+    """Return the names of the built-in parts, the HyScale-GNN paper's part first."""
     return list(read_yaml(_FILE))
 
 
 def load_part(name: str) -> FpgaPart:
-    """Load a built-in part, or a .yaml or .yml file with the keys of an entry in parts.yaml.
+    """Load a built-in part, or a part from a .yaml or .yml file with the keys of an entry in parts.yaml.
 
     Raises ValueError if the part does not exist, or a key of the file is missing, unknown or not a number.
     """

@@ -1,16 +1,16 @@
-"""Estimated resources of a trainer before it is built.
+"""Estimates of the FPGA resources of a trainer before it is built.
 
 Logic and DSPs follow the published model of HP-GNN (Lin, Zhang, Prasanna, "HP-GNN: Generating High Throughput
 GNN Training Implementation on CPU-FPGA Heterogeneous Platform", FPGA 2022), whose trainer has the same two
-kernels. Memories follow the widths and depths in UG573 (UltraScale memory resources). No model of flip-flops
-is published; the parts have twice as many flip-flops as LUTs, so flip-flops are not the limit. The report of
-a build replaces all estimates (`apply_reports`).
+kernels. Memories follow the widths and depths in UG573 (UltraScale memory resources). Flip-flops are not
+estimated: no model is published, and they are not the limit, because parts have twice as many flip-flops as
+LUTs. The report of a build replaces all estimates (`apply_reports`).
 
 The paper's Table IV (n = 8, m = 2048 on a U250) reports DSP 0.90, LUT 0.72, URAM 0.48, BRAM 0.40. HP-GNN's
-formulas alone give DSP 0.906 and LUT 0.722. This estimate gives LUT 0.799, because it adds the LUT memory
-that these kernels use in addition (n x n queues, eight partial sums per multiply-accumulate unit); URAM 0.45
-with the default arena; and BRAM 0.03, because these kernels keep arena and weights in UltraRAM. It covers one
-array and one network, but not the loss, the dropout generator (64-bit products), control logic and the
+formulas alone give DSP 0.906 and LUT 0.722. This estimate gives LUT 0.799, because it adds the LUT memory of
+these kernels (n x n queues, eight partial sums per multiply-accumulate unit); URAM 0.45 with the default
+arena; and BRAM 0.03, because these kernels store the arena and the weights in UltraRAM. It covers one array
+and one network, but not the loss, the dropout generator (64-bit products), the control logic and the
 platform's shell.
 """
 
@@ -26,7 +26,7 @@ from hyrt_perfmodel.validation import Count, check_numbers
 from hyrt_hls.fpga_part import FpgaPart
 from hyrt_hls.task_layout import MAX_CHUNKS, PANEL_ROWS, row_base
 
-# HP-GNN: one fp32 multiply-accumulate unit, and one scatter unit with its gather unit (16 lanes each).
+# HP-GNN: DSPs of an fp32 multiply-accumulate unit, and of a scatter and gather unit (16 lanes each).
 DSP_PER_MAC = 5
 DSP_PER_PE = 112
 LUT_PER_MAC = 470
@@ -36,17 +36,17 @@ LUT_PER_ROUTE = 4_610
 MEMORY_BITS = 72
 URAM_DEPTH = 4096
 BRAM_DEPTH = 512
-# UG574: a LUT of a SLICEM is a 32-bit shift register.
+# UG574: a LUT of a SLICEM can be a 32-bit shift register.
 SHIFT_REGISTER_DEPTH = 32
 WORD_BITS = 512
 VALUE_BITS = 32
-# UG574: eight LUTs of a SLICEM hold 32 x 14 bits with one write and one read port; the final reduction reads
+# UG574: eight LUTs of a SLICEM store 32 x 14 bits with one write and one read port. The final reduction reads
 # two sums at a time.
 LUTS_PER_MEMORY, MEMORY_TABLE_BITS, SUMS_READ = 8, 14, 2
 STREAM_BITS = 4096
-"""Widest stream word: Vitis HLS 2023.2 rejects wider ones (Xilinx/Vitis-Tutorials issue 426)."""
-# Ports of the kernel (kernels/trainer.cpp): width in bits, and words in flight: 16 bursts of 16 words, the
-# default of Vitis HLS, except for features.
+"""Maximum width of a stream in Vitis HLS 2023.2 (Xilinx/Vitis-Tutorials issue 426)."""
+# Ports of the kernel (kernels/trainer.cpp): width in bits, and number of words in flight. Except for
+# features, these are 16 bursts of 16 words, the default of Vitis HLS.
 PORTS = {
     "features": (512, 32 * 64),
     "edges": (128, 256),
@@ -58,13 +58,13 @@ PORTS = {
     "gradients": (512, 256),
 }
 _REMEDIES = {"dsp": "n or m", "lut": "n or m", "bram36": "n or fifo_depth", "uram": "n or arena_words"}
-# Metadata of a word in the network: its address, and whether it is the last.
+# Metadata of each word in the network: its address (32 bits), and whether it is the last word (1 bit).
 ADDRESS_BITS = 33
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """Resources of a design: DSP48E2, six-input LUTs, 36 Kb block RAMs, 288 Kb UltraRAMs."""
+    """Numbers of DSP48E2, six-input LUTs, 36 Kb block RAMs and 288 Kb UltraRAMs that a design uses."""
 
     dsp: int
     lut: int
@@ -72,11 +72,11 @@ class Resources:
     uram: int
 
     def fractions_of(self, part: FpgaPart) -> dict[str, float]:
-        """Return the fraction of a part's resources, by resource."""
+        """Return the used fraction of each resource of a part, by name."""
         return {field.name: getattr(self, field.name) / getattr(part, field.name) for field in fields(self)}
 
     def scaled(self, units: int) -> Resources:
-        """Return the resources of several compute units."""
+        """Return the resources of `units` compute units."""
         return Resources(**{field.name: units * getattr(self, field.name) for field in fields(self)})
 
 
@@ -85,16 +85,15 @@ class KernelDesign:
     """Size parameters of a trainer. Raises ValueError if the kernels do not support these sizes."""
 
     pes: Count = 8
-    """n: number of scatter units, gather units and banks."""
+    """Number of scatter units, of gather units and of arena banks (n in the paper)."""
     mac_rows: Count = 32
     mac_cols: Count = 64
-    """Columns of the array, a multiple of LANES. `mac_rows` is a multiple of `pes`, and a multiple or a
-    divisor of LANES; m is the product of both.
-    """
+    """Number of array columns, a multiple of LANES. The number of rows, `mac_rows`, is a multiple of `pes`,
+    and a multiple or divisor of LANES. Their product is m in the paper."""
     arena_words: Count = 32768
-    """Words per bank."""
+    """Number of words per arena bank."""
     fifo_depth: Count = 32
-    """Messages per queue of the network, at least 2."""
+    """Number of messages per queue of the network, at least 2."""
 
     def __post_init__(self) -> None:
         check_numbers("design", self)
@@ -105,7 +104,7 @@ class KernelDesign:
 
     @property
     def design(self) -> FpgaDesign:
-        """Return the design in the form of the cycle model."""
+        """Return the design as the cycle model represents it."""
         return FpgaDesign(
             pes=self.pes, mac_rows=self.mac_rows, mac_cols=self.mac_cols, fifo_depth=self.fifo_depth
         )
@@ -129,7 +128,7 @@ def check_buildable(design: FpgaDesign, arena_words: int) -> None:
 
 
 def widest_stream_bits(design: FpgaDesign) -> int:
-    """Return the widest stream: a word from each of n banks, or a value per row or column of the array."""
+    """Return the bits of the widest stream: a word per bank, or a value per row or column of the array."""
     return max(WORD_BITS * design.pes, VALUE_BITS * design.mac_rows, VALUE_BITS * design.mac_cols)
 
 
@@ -146,28 +145,28 @@ def estimate_resources(design: FpgaDesign, arena_words: int) -> Resources:
 
 
 def estimate_dsp(design: FpgaDesign) -> int:
-    """Return 5 m + 112 n (HP-GNN)."""
+    """Return the DSPs by HP-GNN's formula, 5 m + 112 n."""
     return DSP_PER_MAC * design.macs + DSP_PER_PE * design.pes
 
 
 def published_lut(design: FpgaDesign) -> int:
-    """Return 470 m + 21715 n + 4610 n log2 n (HP-GNN, whose network is a butterfly)."""
+    """Return the LUTs by HP-GNN's formula for a butterfly network, 470 m + 21715 n + 4610 n log2 n."""
     routes = design.pes * math.log2(design.pes)
     return math.ceil(LUT_PER_MAC * design.macs + LUT_PER_PE * design.pes + LUT_PER_ROUTE * routes)
 
 
 def estimate_lut(design: FpgaDesign) -> int:
-    """Add up HP-GNN's formula, shift registers of n x n shallow queues, and partial sums of m cells."""
+    """Return the LUTs of HP-GNN's formula, n x n queues in shift registers, and partial sums of m cells."""
     sums = SUMS_READ * LUTS_PER_MEMORY * math.ceil(VALUE_BITS / MEMORY_TABLE_BITS) * design.macs
     queues = 0 if _uses_block_ram(design) else design.pes**2 * (WORD_BITS + ADDRESS_BITS)
     return published_lut(design) + queues + sums
 
 
 def estimate_uram(design: FpgaDesign, arena_words: int) -> int:
-    """Return the UltraRAMs of the arena and of a weight panel, each 512 bits wide (8 in parallel).
+    """Return the UltraRAMs of the arena and a weight panel; their memories are 512 bits (8 UltraRAMs) wide.
 
-    The arena has n banks of two memories (`task_layout.row_base`); the panel has one memory per 16 columns of
-    the array. An UltraRAM is 4096 words deep.
+    The arena has n banks with two memories each (`task_layout.row_base`). The panel has one memory per 16
+    columns of the array. An UltraRAM is 4096 words deep.
     """
     sums = row_base(arena_words)
     depth = math.ceil(sums / URAM_DEPTH) + math.ceil((arena_words - sums) / URAM_DEPTH)
@@ -176,30 +175,30 @@ def estimate_uram(design: FpgaDesign, arena_words: int) -> int:
 
 
 def estimate_bram36(design: FpgaDesign) -> int:
-    """Return the block RAMs of memory port buffers, the duplicator's row, and queues too deep for LUTs."""
+    """Return the block RAMs of port buffers, the duplicator's row buffer, and queues too deep for LUTs."""
     queues = design.pes**2 * _block_rams(WORD_BITS + ADDRESS_BITS, design.fifo_depth)
     ports = sum(_block_rams(bits, words) for bits, words in PORTS.values())
     return queues * _uses_block_ram(design) + ports + _block_rams(WORD_BITS, MAX_CHUNKS)
 
 
 def arena_sizes(part: FpgaPart, pes: int) -> Iterator[int]:
-    """Iterate over bank sizes in words that fill whole UltraRAMs, ascending, up to the part's capacity."""
+    """Iterate over the bank sizes in words that fill whole UltraRAMs and fit the part, smallest first."""
     width = pes * _parallel_memories(WORD_BITS)
     largest = 0
     for depth in range(2, part.uram // width + 1):
-        # Sums take 5/8 of the words and rows 3/8, each in whole UltraRAMs.
+        # The sum memory has 5/8 of a bank's words and the row memory 3/8, each in whole UltraRAMs.
         words = max(
             min(-(-URAM_DEPTH * sums * 8 // 5), URAM_DEPTH * (depth - sums) * 8 // 3)
             for sums in range(1, depth)
         )
-        # An additional UltraRAM may not increase the usable size.
+        # Skip sizes at which an additional UltraRAM does not increase the usable number of words.
         if words > largest:
             yield words
         largest = max(largest, words)
 
 
 def find_shortages(part: FpgaPart, needs: Resources) -> list[tuple[str, int, int]]:
-    """Return the exhausted resources: name, required amount and available amount."""
+    """Return (name, required, available) of each resource that a design exceeds."""
     return [
         (field.name, getattr(needs, field.name), getattr(part, field.name))
         for field in fields(needs)
@@ -208,7 +207,7 @@ def find_shortages(part: FpgaPart, needs: Resources) -> list[tuple[str, int, int
 
 
 def check_fits(part: FpgaPart, needs: Resources) -> None:
-    """Raise ValueError if a resource is exhausted, with the required and the available amount."""
+    """Raise ValueError, with the required and available amounts, if a design exceeds a resource."""
     shortages = find_shortages(part, needs)
     if shortages:
         listed = ", ".join(f"{name} {required:,} of {available:,}" for name, required, available in shortages)
@@ -217,7 +216,7 @@ def check_fits(part: FpgaPart, needs: Resources) -> None:
 
 
 def _uses_block_ram(design: FpgaDesign) -> bool:
-    """Return whether the queues are too deep for shift registers."""
+    """Return whether queues need block RAM because they are too deep for shift registers."""
     return design.fifo_depth > SHIFT_REGISTER_DEPTH
 
 
@@ -226,5 +225,5 @@ def _parallel_memories(bits: int) -> int:
 
 
 def _block_rams(bits: int, depth: int) -> int:
-    """Return the block RAMs of a memory with one read and one write port."""
+    """Return the number of block RAMs for a memory with one read port and one write port."""
     return _parallel_memories(bits) * math.ceil(depth / BRAM_DEPTH)

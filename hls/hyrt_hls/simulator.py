@@ -1,6 +1,5 @@
-"""Simulation of the trainer kernels: Vitis HLS code, compiled with g++ into a cached library and called
-through ctypes. Cached names contain a checksum, because loading a truncated library ends the process with
-SIGBUS.
+"""Simulation of the trainer kernels: g++ compiles their Vitis HLS code into a cached library, which ctypes
+calls. Library names contain a checksum, because loading a truncated library ends the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from hyrt_hls.task_layout import ARGUMENTS, Floats, Task
 
 _LIMIT_S = 600.0
 
-# g++ starts child processes, which survive if this process calls os._exit or is killed. In that case the pipe
-# is closed: the watcher then sends SIGTERM to the process group and deletes the partial output. SIGTERM lets
-# g++ remove its temporary files. The watcher ignores SIGTERM, and is killed when the compiler exits normally.
+# The child processes of g++ survive if this process calls os._exit or is killed. But then the pipe is closed,
+# and the watcher sends SIGTERM to the process group and deletes the partial output. SIGTERM lets g++ remove
+# its temporary files. The watcher ignores SIGTERM; it is killed when the compiler exits normally.
 _WATCH_SCRIPT = """
 exec 3<&0 </dev/null
 (trap '' TERM; read -r _ <&3; kill -TERM 0; test -z "$0" || rm -f -- "$0") >/dev/null 2>&1 &
@@ -47,14 +46,14 @@ exit $status
 
 
 def run_compiler(command: Sequence[str], output: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command and return its output; `output` is deleted if this process ends first.
+    """Run a compiler command, and delete the file `output` if this process ends before the command.
 
-    Raises ValueError if the command takes too long, or there is no shell to run it.
+    Raises ValueError if the command takes too long, or there is no shell that can run it.
     """
     read_end, write_end = os.pipe()
     try:
-        # In a separate session, because Ctrl-C should reach the waiting process only, and must not look like
-        # a compiler error.
+        # Start a new session, because Ctrl-C should only reach this process and not look like a compiler
+        # error.
         return subprocess.run(
             ["/bin/sh", "-c", _WATCH_SCRIPT, "" if output is None else str(output), *command],
             stdin=read_end,
@@ -76,17 +75,17 @@ def run_compiler(command: Sequence[str], output: Path | None = None) -> subproce
 
 
 _CHECKSUM_DIGITS = 32
-# Compilation takes ten minutes at most; older partial files belong to killed processes.
+# A compilation takes at most ten minutes, so an older partial file belongs to a killed process.
 _STALE_S = 3600.0
 
 
 def find_library(folder: Path, name: str) -> Path | None:
-    """Return an intact library; damaged ones are deleted with a warning."""
+    """Return the path of an intact library, or None. Damaged libraries are deleted with a warning."""
     for library in sorted(folder.glob(f"{glob.escape(name)}.*.so")):
         try:
             checksum = _checksum(library.read_bytes())
         except FileNotFoundError:
-            continue  # Another process deleted the damaged file.
+            continue  # Another process has already deleted the damaged file.
         if library.name == f"{name}.{checksum}.so":
             return library
         warnings.warn(
@@ -99,9 +98,9 @@ def find_library(folder: Path, name: str) -> Path | None:
 
 
 def publish_library(folder: Path, name: str, write: Callable[[Path], None]) -> Path:
-    """Write a library with `write(path)`, flush it to disk, and rename it to its final name.
+    """Write a library with `write(path)`, flush it to disk, and rename it so that its name has a checksum.
 
-    `name` has no checksum and suffix. Partial files of killed compilations are deleted from `folder`.
+    `name` contains no checksum or suffix. Partial files of killed compilations are deleted from `folder`.
     """
     _remove_stale(folder)
     handle, path = tempfile.mkstemp(prefix=f".{name}-", suffix=".so", dir=folder)
@@ -129,14 +128,14 @@ def _remove_stale(folder: Path) -> None:
             if time.time() - partial.stat().st_mtime > _STALE_S:
                 partial.unlink()
         except OSError:
-            continue  # Another process was faster, or it is another user's file: it only takes disk space.
+            continue  # It was deleted by another process or belongs to another user: ignore it.
 
 
-# Headers of Vitis HLS for the simulation.
+# Headers that replace those of Vitis HLS in the simulation.
 HEADERS = Path(hyrt_hls.__file__).parent / "include"
 
-# No fused multiply-add: the hardware has separate multipliers and adders, so it rounds the product first.
-# Without unique symbols, libraries of different designs in one process do not share thread-local state.
+# Disable fused multiply-add: the hardware has separate multipliers and adders and rounds the product. Disable
+# unique symbols: the libraries of several designs in a process must not share thread-local state.
 FLAGS = (
     *("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread"),
     *("-ffp-contract=off", "-fno-gnu-unique", "-Wall", "-Wextra", "-Wno-unknown-pragmas"),
@@ -153,15 +152,15 @@ def compile_library(
     bounded: bool = False,
     include: Sequence[Path | str] = (),
 ) -> Path:
-    """Compile C++17 sources together into a shared library, or return the library from an earlier call.
+    """Compile C++17 sources into one shared library, or return the cached library of an earlier call.
 
-    The library is stored in ``HYRT_HLS_CACHE_DIR``, or otherwise in hyrt/hls of the user's cache folder
-    (``XDG_CACHE_HOME``, default ``~/.cache``). Its name contains its checksum and a hash of the sources, the
-    included headers, the flags, the compiler and the processor. A damaged library is recompiled with a
-    warning. If the cache folder is not writable, a temporary folder is used, which is deleted at exit.
+    The library is stored in ``HYRT_HLS_CACHE_DIR``, by default hyrt/hls in the user's cache folder
+    (``XDG_CACHE_HOME``, or else ``~/.cache``). Its name contains its checksum and a hash of the sources, the
+    included headers, the flags, the compiler and the processor. If a library is damaged, it is recompiled
+    with a warning. If the cache folder is not writable, a temporary folder is used, which is deleted at exit.
     Several processes may compile the same library concurrently.
 
-    If `bounded`, streams have limited depth and processes are threads (``-DHYRT_BOUNDED``; see
+    If `bounded`, streams have limited depth and dataflow processes are threads (``-DHYRT_BOUNDED``; see
     include/process.h). Folders in `include` are searched before those of this package. Raises ValueError if
     g++ is missing or rejects the sources, a source cannot be read or includes a header through a macro, or a
     macro name is invalid.
@@ -195,7 +194,7 @@ def _macro_flags(defines: Mapping[str, int | str], bounded: bool) -> list[str]:
 
 
 def _describe_compiler(compiler: str) -> str:
-    """Return the compiler's version and the meaning of -march=native; machines may share a cache folder."""
+    """Return the compiler's version and its flags for this processor: machines may share a cache folder."""
     result = run_compiler([compiler, "-march=native", "-###", "-E", "-x", "c++", os.devnull])
     if result.returncode != 0:
         raise ValueError(f"{compiler} does not work: {_first_errors(result.stderr)}")
@@ -203,7 +202,7 @@ def _describe_compiler(compiler: str) -> str:
 
 
 def _iter_texts(files: list[Path], folders: list[Path]) -> Iterator[tuple[Path, bytes]]:
-    """Iterate over all sources and their included headers (except system headers), each once."""
+    """Iterate once over each source and each header that it includes, except system headers."""
     pending, seen = list(reversed(files)), set(files)
     while pending:
         path = pending.pop()
@@ -230,7 +229,7 @@ def _iter_headers(path: Path, text: str, folders: list[Path]) -> Iterator[Path]:
         headers = [
             (search_folder / (header_name[1] or header_name[2])).resolve() for search_folder in search_folders
         ]
-        # Include all headers of that name, because include_next uses the second.
+        # Yield all headers with this name, because include_next uses the second one.
         yield from (header for header in headers if header.is_file())
 
 
@@ -260,7 +259,7 @@ def _cache_folder() -> Path:
     folder = Path(os.environ.get("HYRT_HLS_CACHE_DIR") or user_cache_dir() / "hyrt" / "hls")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # A write test, because permission bits do not reveal full or read-only disks.
+        # Test by writing, because permission bits do not reveal that a disk is full or read-only.
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError:
@@ -269,7 +268,7 @@ def _cache_folder() -> Path:
 
 @functools.cache
 def _temporary_folder(unwritable: Path) -> Path:
-    """Make a private temporary folder, once per process, because its libraries are loaded and executed."""
+    """Make a temporary folder once per process, private because its libraries are loaded and executed."""
     import atexit
     import warnings
 
@@ -286,16 +285,16 @@ def _temporary_folder(unwritable: Path) -> Path:
 
 KERNELS = Path(hyrt_hls.__file__).parent / "kernels"
 SOURCE = Path(hyrt_hls.__file__).parent / "csim" / "csim.cpp"
-# Number of messages and steps that a dataflow region buffers in its streams: a few megabytes.
+# Number of messages and steps that the streams of a dataflow region can buffer: a few megabytes.
 _REGION_WORDS = 16384
 _MESSAGE_BYTES = 4096
 
 
 class Counts(ctypes.Structure):
-    """Memory traffic of a launch, counted at the kernel's memory ports.
+    """Memory accesses of a launch, counted at the kernel's memory ports.
 
-    Feature rows and words read, edges read, weight words read, words written (scores and gradients), and
-    repeated writes to the same word (which would mean that intermediate values are stored in memory).
+    Reads of feature rows, feature words, edges and weight words; words written (scores and gradients); and
+    repeated writes to a word, which would mean that intermediate values are stored in memory.
     """
 
     rows_read: int
@@ -309,10 +308,10 @@ class Counts(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskOutcome:
-    """Results of a launch: scores [targets, out_chunks * LANES], gradients laid out like `Task.weights`.
+    """Results of a launch: scores [targets, out_chunks * LANES], and gradients laid out as `Task.weights`.
 
-    `loss_sum` is the sum of the targets' weighted losses, and `correct` the number of targets whose highest
-    score is at their label.
+    `loss_sum` is the sum of the targets' weighted losses, and `correct` the number of targets whose label has
+    the highest score.
     """
 
     scores: Floats
@@ -323,12 +322,12 @@ class TaskOutcome:
 
 
 class Simulator:
-    """Simulated kernels of a design.
+    """Simulation of the kernels of one design.
 
     Calls of `train` may overlap: each uses a separate set of memories, which are reused until `close`. If
-    `bounded`, streams have limited depth and every process is a thread: this finds deadlocks, but is slow,
-    and the order of sums varies between runs. Folders in `include` are searched first, so that another
-    vendor's hls_stream.h can replace this package's. Raises ValueError if g++ is missing or rejects the
+    `bounded`, streams have limited depth and every dataflow process is a thread. This finds deadlocks, but it
+    is slow, and the order of sums varies between runs. Folders in `include` are searched first, so another
+    vendor's hls_stream.h can replace that of this package. Raises ValueError if g++ is missing or rejects the
     design.
     """
 
@@ -343,7 +342,7 @@ class Simulator:
         try:
             self._library = ctypes.CDLL(str(library))
         except OSError as error:
-            # The file is intact, so the cause is external, such as a noexec mount.
+            # The file is intact, so the cause is outside it, such as a noexec mount.
             raise ValueError(
                 f"the compiled simulation {library} cannot be loaded ({error}): set "
                 "HYRT_HLS_CACHE_DIR to a folder whose files may be executed, or delete this file to "
@@ -362,10 +361,10 @@ class Simulator:
         self._lock = threading.Lock()
 
     def train(self, task: Task) -> TaskOutcome:
-        """Run one launch; releases the GIL.
+        """Run one launch of the kernels, without holding the GIL.
 
-        Raises ValueError if the task does not fit the design (`Task.check`), or the simulation finds a kernel
-        error such as a deadlock; MemoryError if the arena cannot be allocated.
+        Raises ValueError if the task does not fit the design (`Task.check`) or the simulation finds a kernel
+        error such as a deadlock, and MemoryError if the arena cannot be allocated.
         """
         task.check(self.design.arena_words, self.design.pes)
         scores = np.zeros(task.score_shape, np.float32)
@@ -391,7 +390,7 @@ class Simulator:
         return TaskOutcome(scores, gradients, float(results[0]), int(results[1]), counts)
 
     def close(self) -> None:
-        """Free the memories; the simulator can still be used."""
+        """Free the memories of earlier launches. The simulator stays usable."""
         with self._lock:
             idle, self._idle = self._idle, []
         for memories in idle:
@@ -419,7 +418,7 @@ class Simulator:
 
 
 def macros(design: KernelDesign) -> dict[str, int]:
-    """Return the compile-time macros of the simulation."""
+    """Return the macros with which the simulation of a design is compiled."""
     return {
         "HYRT_PES": design.pes,
         "HYRT_MAC_ROWS": design.mac_rows,

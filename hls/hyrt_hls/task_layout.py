@@ -1,24 +1,24 @@
-"""Task layout: arrays of one trainer launch, their meaning and their invariants.
+"""Task layout: the arrays of one trainer launch, their meaning and their invariants.
 
-A task trains some targets: forward through all layers, softmax cross-entropy, backward, weight gradients.
+A task trains on some targets: forward through all layers, softmax cross-entropy, backward, weight gradients.
 Layer l computes
 
     combined = A rows,    A sparse [num_dst * parts, num_src], one weighted edge per element;
     output = dropout(relu(combined viewed as [num_dst, parts * in_width] @ weight + bias))
 
-Edges thus express sum, mean, normalisation, self-loops and concatenation. Arrays are C-contiguous. A word is
-LANES floats (512 bits); a row takes ceil(width / LANES) words, called chunks, padded with zeros. Feature rows
-may have smaller values (ROW_CODES): a word then holds two or four chunks.
+Sum, mean, normalisation, self-loops and concatenation are thus expressed by edges. Arrays are C-contiguous. A
+word is LANES floats (512 bits). A row takes ceil(width / LANES) words, called chunks, padded with zeros.
+Feature values may have fewer bits (ROW_CODES): a word then holds two or four chunks.
 
 The on-chip arena has one bank for each of the design's n gather units. Word c of row r of a matrix with C
 chunks is stored in bank r % n at `offset + (r // n) * C + c`. Words below `row_base` are the sum memory
 (combined, output_gradient), where the gather units accumulate; words from `row_base` on are the row memory
-(output, combined_gradient), which the network reads at the same time. They are two memories because no memory
-has enough ports for both.
+(output, combined_gradient), which the network reads at the same time. There are two memories because none has
+enough ports for both.
 
-Order of a launch, whose steps `arena_regions` counts: forward, layer by layer, aggregate and update; the
-loss; then from the last layer to the first: mask (ReLU and dropout, on output_gradient in place), weight
-gradients, and from layer 2 on the gradient of combined and its aggregation into the output_gradient of the
+The steps of a launch, which `arena_regions` counts, are: aggregate and update, layer by layer; the loss;
+then, from the last layer to the first: mask (ReLU and dropout, in place on output_gradient), weight
+gradients, and except in layer 1 the gradient of combined and its aggregation into the output_gradient of the
 layer below.
 """
 
@@ -34,53 +34,53 @@ from numpy.typing import NDArray
 
 VERSION = 2
 HEADER_INTS = 16
-"""Size of a task's header in int32."""
+"""Number of int32 values in the header of a task."""
 RECORD_INTS = 24
-"""Size of a layer's record in int32."""
+"""Number of int32 values in the record of a layer."""
 EDGE_INTS = 4
-"""Size of an edge in int32: source, destination, the bits of its float32 weight, 0."""
+"""Number of int32 values per edge: source, destination, the bits of its float32 weight, and 0."""
 ROW_CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
 """Header codes of the feature row formats, by their names in `hyrt.graph.quantized.row_format`."""
 CODE_BYTES = (4, 2, 2, 1)
-"""Bytes per value of each format, by header code."""
+"""Number of bytes per value of each format, by header code."""
 ARGUMENTS = (
     *("features", "edges", "weights", "labels", "target_weights", "vertices", "task"),
     *("scores", "gradients", "results"),
 )
-"""Arguments of the kernel in order: inputs of a task, then results of a launch."""
+"""Arguments of the kernel in order: the inputs of a task, then the results of a launch."""
 MAX_LAYERS = 8
 MAX_CHUNKS = 512
-"""Words of the widest row that a design supports (its row buffer)."""
+"""Number of words in the widest row that a design supports, which is the size of its row buffer."""
 PANEL_ROWS = 8192
-"""Maximum rows (parts * in_chunks * LANES) and columns of a weight matrix, because a panel is on chip."""
+"""Maximum rows (parts * in_chunks * LANES) and columns of a weight matrix: a panel is stored on chip."""
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
 
 def row_base(arena_words: int) -> int:
-    """Return the first word of a bank's row memory: 5/8 of the arena hold sums, 3/8 rows.
+    """Return the first word of a bank's row memory: the sum memory has 5/8 of the words, the row memory 3/8.
 
-    A multiple of 32768 words splits into whole UltraRAMs.
+    If `arena_words` is a multiple of 32768, both consist of whole UltraRAMs.
     """
     return arena_words * 5 // 8
 
 
 @dataclass(frozen=True, slots=True)
 class Dropout:
-    """Dropout of rows: zero if the 16 random bits of (key, vertex, column) are below the threshold."""
+    """Dropout of row values: zero if the 16 random bits of (key, vertex, column) are below the threshold."""
 
     threshold: int = 0
-    """Number of dropped values per 65536; 0 disables dropout."""
+    """Dropout probability in units of 1/65536; 0 disables dropout."""
     scale: float = 1.0
-    """Factor of the retained values."""
+    """Factor by which retained values are multiplied."""
     key: int = 0
-    """64-bit key from `hyrt.runtime.rng.stream_key`."""
+    """Random 64-bit key from `hyrt.runtime.rng.stream_key`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHeader:
-    """Header of a task: the first HEADER_INTS int32 of its description."""
+    """Header of a task: the first HEADER_INTS int32 values of its description."""
 
     layers: int
     targets: int
@@ -88,17 +88,17 @@ class TaskHeader:
     num_sources: int
     in_chunks: int
     in_width: int
-    dropout: Dropout = Dropout()  # of the input features
-    row_codes: int = 0  # ROW_CODES
+    dropout: Dropout = Dropout()  # Dropout of the input features.
+    row_codes: int = 0  # Value of ROW_CODES.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRecord:
-    """Record of a layer: RECORD_INTS int32 of a task's description.
+    """Record of a layer: RECORD_INTS int32 values of a task's description.
 
-    `rows` counts the destinations. Edge positions are relative to the task's edge list. `weights` is in words
-    of the weight array. `combined`, `output`, `output_gradient` and `combined_gradient` are offsets in words
-    of a bank (`combined_gradient` is -1 in layer 1).
+    `rows` is the number of destinations. Edge positions are relative to the task's edge list. `weights` is an
+    offset in words of the weight array. `combined`, `output`, `output_gradient` and `combined_gradient` are
+    offsets in words of a bank (`combined_gradient` is -1 in layer 1).
     """
 
     rows: int
@@ -135,7 +135,7 @@ _DROPOUT = np.dtype([("threshold", "<i4"), ("scale", "<f4"), ("key", "<u8")])
 
 
 def _record_dtype(before_fields: str, after_fields: str, count: int) -> np.dtype[np.void]:
-    """Return a structured dtype of `count` int32: fields before and after a dropout field, rest unused."""
+    """Return a dtype of `count` int32 values: the given fields around a dropout field, then unused values."""
     first, second = before_fields.split(), after_fields.split()
     unused = count - len(first) - len(second) - _DROPOUT.itemsize // 4
     numbers = [(name, "<i4") for name in second]
@@ -157,15 +157,15 @@ _RECORD = _record_dtype(
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A matrix in the arena: owner, location, and the first and last step at which it holds data."""
+    """Matrix in the arena, with its location and the first and last step in which it holds data."""
 
     layer: int
-    """Index of the layer, from 0."""
+    """Index of the matrix's layer, from 0."""
     matrix: str
-    """Field of the layer's record with the offset."""
+    """Name of the field in the layer's record that contains the offset."""
     offset: int
     words: int
-    """`offset` and `words`: location of the matrix in every bank."""
+    """Number of words that the matrix takes in every bank, from `offset`."""
     in_row_memory: bool
     first_step: int
     last_step: int
@@ -176,9 +176,9 @@ class Region:
 
 
 def encode_task(header: TaskHeader, records: Sequence[LayerRecord]) -> Ints:
-    """Encode the description of a task: [HEADER_INTS + layers * RECORD_INTS] int32.
+    """Encode the description of a task as [HEADER_INTS + layers * RECORD_INTS] int32.
 
-    Raises ValueError if the number of records differs from the header's number of layers.
+    Raises ValueError if the number of records is not the header's number of layers.
     """
     if len(records) != header.layers:
         raise ValueError(
@@ -193,7 +193,7 @@ def encode_task(header: TaskHeader, records: Sequence[LayerRecord]) -> Ints:
 
 
 def read_header(task: Ints) -> TaskHeader:
-    """Decode the header. Raises ValueError if the array is not a description of this version."""
+    """Decode the header of a description. Raises ValueError for an array of another version."""
     if task.dtype != np.int32 or task.ndim != 1 or len(task) < HEADER_INTS:
         raise ValueError(
             f"task: the description must be at least {HEADER_INTS} int32, got {task.dtype} {task.shape}"
@@ -209,14 +209,14 @@ def read_header(task: Ints) -> TaskHeader:
 
 
 def read_records(task: Ints) -> list[LayerRecord]:
-    """Decode the layer records, layer 1 first. Raises ValueError if the array is not of this version."""
+    """Decode the layer records, layer 1 first. Raises ValueError for an array of another version."""
     read_header(task)
     records = [_read_fields(words, LayerRecord) for words in task[HEADER_INTS:].view(_RECORD)]
     return [LayerRecord(**{**values, "relu": bool(values["relu"])}) for values in records]
 
 
 def arena_regions(records: Sequence[LayerRecord], pes: int) -> list[Region]:
-    """Return every matrix of a launch in an arena of `pes` banks, with location and lifetime in steps."""
+    """Return the location and lifetime of every matrix of a launch in an arena of `pes` banks."""
     layers = len(records)
     matrices = []
     for i, r in enumerate(records):
@@ -244,26 +244,24 @@ class Task:
     """Input arrays of a launch."""
 
     features: Floats | Ints
-    """Rows of V^0: [num_sources, in_chunks * LANES] float32, or [num_sources, row_words * LANES] int32 words
-    with smaller values. The scales of int8 rows are factors of the first layer's edge weights.
-    """
+    """Features of the source vertices V^0: [num_sources, in_chunks * LANES] float32, or [num_sources,
+    row_words * LANES] int32 that contain smaller values. The edge weights of layer 1 include the scales of
+    int8 rows."""
     edges: Ints
-    """[edges, EDGE_INTS] int32, in consecutive sections. Forward section of layer l: from = source row, to =
-    row of combined. Backward section of a layer l >= 2: from = row of combined, to = source row. Each section
-    is sorted by from, then to.
-    """
+    """Edges in consecutive sections: [edges, EDGE_INTS] int32. In the forward section of a layer, an edge
+    leads from a source row to a row of combined; in the backward section of a layer l >= 2, from a row of
+    combined to a source row. Each section is sorted by start, then by end."""
     weights: Floats
-    """[words * LANES] float32. Layer l at `LayerRecord.weights`: [parts * in_chunks * LANES rows, out_chunks
-    * LANES], then one row of biases.
-    """
+    """Weights of all layers: [words * LANES] float32. Those of a layer begin at `LayerRecord.weights`: [parts
+    * in_chunks * LANES, out_chunks * LANES], then one row of biases."""
     labels: Ints
-    """[targets] int32."""
+    """Class of each target: [targets] int32."""
     target_weights: Floats
-    """[targets] float32; all 1 without target weights."""
+    """Loss weight of each target: [targets] float32, all 1 if targets are not weighted."""
     vertices: NDArray[np.int64]
-    """[num_sources] int64 vertex ids of the rows of V^0; the rows of every later layer are a prefix."""
+    """Vertex ids of the rows of V^0: [num_sources] int64. The rows of every later layer are a prefix."""
     task: Ints
-    """int32, from `encode_task`."""
+    """Description of the task: int32 array from `encode_task`."""
 
     @property
     def header(self) -> TaskHeader:
@@ -275,11 +273,11 @@ class Task:
 
     @property
     def score_shape(self) -> tuple[int, int]:
-        """Return the shape of the scores of a launch: [targets, out_chunks of the last layer * LANES]."""
+        """Return the shape of a launch's scores: [targets, out_chunks of the last layer * LANES]."""
         return self.header.targets, self.records[-1].out_chunks * LANES
 
     def check(self, capacity_words: int, pes: int) -> None:
-        """Raise ValueError if a launch would access memory out of range, naming the array, layer or edge."""
+        """Raise ValueError naming the array, layer or edge if a launch would access memory out of range."""
         _check_arrays(self)
         header, records = self.header, self.records
         _check_chain(header, records, len(self.weights) // LANES)
@@ -349,7 +347,7 @@ def _check_arrays(task: Task) -> None:
 
 
 def _check_chain(header: TaskHeader, records: Sequence[LayerRecord], weight_words: int) -> None:
-    """Check that each layer fits the one below, and that widths, thresholds and weights are in range."""
+    """Check that each layer matches the layer below, and that widths, thresholds and weights are in range."""
     _check_dropout("the input", header.dropout)
     rows, width, chunks = header.num_sources, header.in_width, header.in_chunks
     end = 0
