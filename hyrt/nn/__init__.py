@@ -1,4 +1,4 @@
-"""Neural network code: sparse operators with exact backward passes, layers, models and model descriptions."""
+"""Sparse operators with exact backward passes, layers, models and model descriptions."""
 
 from __future__ import annotations
 

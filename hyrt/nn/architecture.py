@@ -1,6 +1,6 @@
-"""Architecture of a model and the types of its graph, and the aggregation of a layer.
+"""Parameters of a model, types of its graph, and aggregation of a layer.
 
-Does not import torch.
+This module does not import torch.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class GraphMetadata:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """First vertex of each type, [T + 1] int64."""
+        """Index of the first vertex of each type, [T + 1] int64."""
         return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
 
     @property
     def learned_types(self) -> list[int]:
-        """Types with embeddings."""
+        """Indices of the types with learned embeddings."""
         return [number for number, width in enumerate(self.widths) if width is None]
 
     @property
@@ -50,27 +50,28 @@ SelfPath = Literal["none", "add", "concat"]
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """Aggregation of a layer, from which operators and kernel devices build their implementation.
+    """Aggregation of a layer, from which operators and kernel devices derive their implementation.
 
     Raises
     ------
     ValueError
-        If `reduce` or `self_path` is unknown, or a maximum would be added to the self row.
+        If `reduce` or `self_path` is unknown, or if `max` is combined with the self path `add`.
     """
 
     reduce: Reduce
-    """`mean`: mean over the sampled neighbours. `sum`: each of k sampled neighbours out of d counts d / k
-    times, so that the expectation is the sum over all neighbours. `gcn`: sum weighted by
-    1 / sqrt((d_i + 1)(d_j + 1)) with full-graph in-degrees d. `max`: element-wise maximum. If edges have
-    weights w, `sum` adds w x, `mean` divides the sum of w x by the full graph's sum of w, and `gcn`
-    multiplies by w and uses sums of w as in-degrees; `max` ignores weights.
+    """`mean`: mean over the sampled neighbours. `sum`: if k of d neighbours are sampled, each is weighted by
+    d / k, so that the expected value is the sum over all neighbours. `gcn`: sum weighted by 1 / sqrt((d_i +
+    1)(d_j + 1)) with full-graph in-degrees d. `max`: element-wise maximum. If edges have weights w, `sum`
+    adds w x, `mean` divides the sum of w x by the full graph's sum of w, and `gcn` multiplies by w and uses
+    sums of w as in-degrees; `max` ignores the weights.
     """
     self_path: SelfPath
-    """Use of the destination's row: `none`; `add` (for gcn a self-loop with weight 1 / (d_i + 1), otherwise
-    multiplied by 1 + epsilon); `concat` (self row first, then the aggregate: the layer's f_in is 2 f).
+    """Use of the destination's own row. `none`: not used. `add`: added after multiplication by 1 + epsilon
+    (for `gcn`, as a self-loop with weight 1 / (d_i + 1)). `concat`: placed before the aggregate, so the layer
+    has 2 f inputs.
     """
     epsilon: float = 0.0
-    """Extra weight of the self row for `add`; unused by gcn."""
+    """Additional weight of the self row for `add`; ignored by `gcn`."""
     weighted: bool = True
     """Whether edge weights are used."""
 
@@ -85,42 +86,42 @@ class Aggregation:
             )
 
     def width(self, features: int) -> int:
-        """Return the number of result columns for input rows with `features` columns."""
+        """Return the number of columns of the result for input rows with `features` columns."""
         return 2 * features if self.self_path == "concat" else features
 
     def columns(self, features: int) -> tuple[int, int | None]:
-        """Return the first result columns of the aggregate and, for `concat`, of the self row."""
+        """Return the first result column of the aggregate and, for `concat`, that of the self row."""
         return (features, 0) if self.self_path == "concat" else (0, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """Parameters from which a model is built. Equal architectures have equal parameter names and shapes."""
+    """Parameters of a model. Models with equal architectures have the same parameter names and shapes."""
 
     kind: str = "graphsage"
-    """Name in the entry-point group `hyrt.models`."""
+    """Name of the model kind in the entry-point group `hyrt.models`."""
     in_features: int
     hidden: int = 128
     num_classes: int
-    """`in_features`, `hidden`, `num_classes`: widths of input features, hidden layers and scores."""
+    """Width of the scores. `in_features`: width of the input. `hidden`: width of the hidden layers."""
     layers: int = 2
     aggregate: Literal["mean", "sum", "max"] = "mean"
-    """Reduction over neighbours in GraphSAGE."""
+    """Reduction over the neighbours in GraphSAGE."""
     heads: int = 4
     """Number of attention heads in GAT."""
     dropout: float = 0.0
     input_dropout: float = 0.0
-    """`dropout`, `input_dropout`: dropout rates between layers and on the input features."""
+    """Dropout rate of the input features; `dropout` is the rate of the hidden layers' outputs."""
     attention_dropout: float = 0.0
     """Dropout rate of GAT's attention weights."""
     norm: Literal["none", "layer"] = "none"
-    """`layer`: a LayerNorm after each hidden layer."""
+    """Normalization after each hidden layer: `none`, or `layer` for a LayerNorm."""
     residual: bool = False
-    """Whether each hidden layer's input is added to its output."""
+    """Whether the input of each hidden layer is added to its output."""
     low_precision: bool = False
     """Whether matrix products are computed in bfloat16."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments that are specific to the kind."""
+    """Keyword arguments that only this model kind accepts."""
     shape: GraphMetadata | None = None
     """Vertex types and relations of a heterogeneous graph; None for homogeneous graphs."""
 

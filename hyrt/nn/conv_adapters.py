@@ -1,4 +1,4 @@
-"""PyG and DGL convolutions, and modules over DGL blocks, as hyrt models."""
+"""Adapters that use PyG and DGL convolutions, and modules over DGL blocks, as hyrt models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hyrt.sampling.block import Block
 
 @dataclass(frozen=True, slots=True)
 class _PygCalls:
-    """Adapter that passes a block as a bipartite graph: `conv((x, x[:num_dst]), edge_index)`."""
+    """PyG adapter, which passes a block as a bipartite graph: `conv((x, x[:num_dst]), edge_index)`."""
 
     factory_name: str = "from_pyg"
     input_description: str = "a pair of source and destination rows"
@@ -44,7 +44,7 @@ class _PygCalls:
     def _edge_arguments(
         self, conv: nn.Module, block: Block | TensorBlock, dtype: torch.dtype
     ) -> dict[str, torch.Tensor]:
-        """Return the edge weights or edge features of a block, if a convolution accepts them."""
+        """Return the edge weights or edge features as keyword arguments, if `conv` accepts them."""
         if self.edge_width(conv) is not None:
             name, rows = "edge_attr", block.edge_rows
         elif self.takes_weights(conv):
@@ -63,8 +63,8 @@ class _PygCalls:
     def edge_width(self, conv: nn.Module) -> int | None:
         if hasattr(conv, "edge_dim") or not _takes(conv, "edge_attr"):
             return getattr(conv, "edge_dim", None)
-        # GINEConv does not store edge_dim: it is the input width of `lin`, or the width of the rows if there
-        # is no `lin`.
+        # GINEConv does not store `edge_dim`. It equals the input width of `lin` or, without `lin`, the width
+        # of the rows.
         width = getattr(getattr(conv, "lin", None), "in_channels", None)
         return self.in_width(conv) if width is None else int(width)
 
@@ -75,7 +75,7 @@ class _PygCalls:
         return False
 
     def adds_self_loops(self, conv: nn.Module) -> bool:
-        # A stack removes self-loops in the data for all convolutions, so that both kinds can be combined.
+        # A stack removes self-loops from the data, so that it can combine convolutions with and without them.
         return getattr(conv, "add_self_loops", False) is True
 
 
@@ -92,7 +92,7 @@ def from_pyg(
 
     Tested with SAGEConv, GATv2Conv, TransformerConv, GraphConv and GINConv; other convolutions work if they
     accept a pair of source and destination rows. Edge weights are passed to convolutions with an argument
-    `edge_weight`, edge features (or the weights as one column) to convolutions that were created with
+    `edge_weight`, and edge features (or the weights as one column) to convolutions that were created with
     `edge_dim`. As in PyG, a sum over sampled neighbours is not scaled up to all neighbours.
 
     Parameters
@@ -112,7 +112,7 @@ def from_pyg(
     Raises
     ------
     UnsupportedModelError
-        If a convolution is not supported; the message has the reason and a fix.
+        If a convolution is not supported; the message gives the reason and the remedy.
     """
     convs: Sequence[Any] = convolutions
     if len(convs) == 1 and isinstance(getattr(convs[0], "convs", None), nn.ModuleList):
@@ -162,14 +162,14 @@ def _check_pyg_conv(label: str, conv: Any) -> None:
 
 
 WEIGHTS, FEATURES = "weight", "feat"
-"""Names of edge weights and edge features in `edata`, equal to those that `hyrt.load` reads from a graph."""
+"""Names of edge weights and edge features in `edata`; `hyrt.load` reads the same names from a DGL graph."""
 
 
 def import_dgl(factory_name: str) -> None:
     """Import dgl; raise UnsupportedModelError if it cannot be imported."""
     try:
         import_module("dgl")
-    # OSError: dgl loads libraries that are built for one version of torch.
+    # dgl raises OSError if its shared libraries are built for another version of torch.
     except (ImportError, OSError) as error:
         raise UnsupportedModelError(
             f"{factory_name}() cannot import the package dgl ({' '.join(str(error).split())}): install a "
@@ -181,8 +181,8 @@ def import_dgl(factory_name: str) -> None:
 def to_dgl_block(block: Block | TensorBlock, dtype: torch.dtype, *, self_loops: bool) -> Any:
     """Convert a block to a `DGLBlock` with edge weights and edge features in `edata`.
 
-    The block must not be read in place. `self_loops` adds a self-loop to each destination, with weight and
-    features 1 as in `dgl.add_self_loop`.
+    The block must not be read in place. If `self_loops`, each destination gets a self-loop, whose weight and
+    features are 1 as in `dgl.add_self_loop`.
     """
     indptr, columns = _as_ids(block.indptr), _as_ids(block.columns)
     values = {
@@ -193,7 +193,7 @@ def to_dgl_block(block: Block | TensorBlock, dtype: torch.dtype, *, self_loops: 
         num_dst = block.num_dst
         number = torch.arange(num_dst + 1, device=indptr.device)
         indptr = indptr + number
-        # Self-loops are the last edges of their rows.
+        # Each self-loop becomes the last edge of its row.
         loops = indptr[1:] - 1
         others = torch.ones(block.num_edges + num_dst, dtype=torch.bool, device=indptr.device)
         others[loops] = False
@@ -205,7 +205,7 @@ def to_dgl_block(block: Block | TensorBlock, dtype: torch.dtype, *, self_loops: 
                 with_loops = rows.new_ones(len(others), *rows.shape[1:])
                 with_loops[others] = rows
                 values[name] = with_loops
-    # Without edge ids, some sums in DGL 1.1 and 2.1 dereference a null pointer.
+    # Without explicit edge ids, some sums in DGL 1.1 and 2.1 dereference a null pointer.
     numbers = torch.arange(len(columns), device=columns.device)
     edges = ("csc", (indptr, columns, numbers))
     made = sys.modules["dgl"].create_block(
@@ -222,7 +222,7 @@ def _as_ids(ids: Any) -> torch.Tensor:
     return tensor.long()
 
 
-# Names in DGL convolutions: edge feature arguments of forward, and attributes for input and edge widths.
+# Names in DGL: arguments of `forward` for edge features, attributes for the input and edge widths.
 _EDGE_ARGUMENTS = ("edge_feat", "edge_feats", "efeat", "efeats")
 _WIDTHS = ("_in_src_feats", "_in_src_node_feats", "_in_feats", "in_feats")
 _EDGE_WIDTHS = ("_edge_feats", "_in_edge_feats", "edge_feats", "edge_feat_size")
@@ -230,7 +230,7 @@ _EDGE_WIDTHS = ("_edge_feats", "_in_edge_feats", "edge_feats", "edge_feat_size")
 
 @dataclass(frozen=True, slots=True)
 class _DglCalls:
-    """Adapter that calls `conv(block, x)` with a `DGLBlock` and its source rows."""
+    """Adapter for DGL: calls `conv(block, x)` with a `DGLBlock` and its source rows."""
 
     self_loops: bool
     factory_name: str = "from_dgl"
@@ -264,7 +264,7 @@ class _DglCalls:
         if edge_width is None and isinstance(weight_function, nn.Module):
             # NNConv computes its weights from the edge features.
             edge_width = first_linear_width(weight_function)
-        # GINEConv adds edge features to rows, so both have the same width.
+        # GINEConv adds edge features to rows, so both must have the same width.
         return edge_width or self.in_width(conv)
 
     def takes_weights(self, conv: nn.Module) -> bool:
@@ -284,7 +284,7 @@ def _features_name(conv: nn.Module) -> str | None:
 
 
 class DglModel(nn.Module):
-    """Unmodified module over a list of `DGLBlock` and source rows [num_src, f]; created by `from_dgl`."""
+    """Wrapper of a module over a list of `DGLBlock` and source rows [num_src, f]; created by `from_dgl`."""
 
     def __init__(self, model: nn.Module, *, self_loops: bool) -> None:
         super().__init__()
@@ -296,7 +296,7 @@ class DglModel(nn.Module):
         return self.self_loops
 
     def forward(self, blocks: Sequence[Block | TensorBlock], x: torch.Tensor) -> Any:
-        """Return the module's scores [targets, classes]."""
+        """Compute the module's scores [targets, classes]."""
         return self.model([to_dgl_block(block, x.dtype, self_loops=self.self_loops) for block in blocks], x)
 
 
@@ -309,22 +309,22 @@ def from_dgl(
     """Build a model for `hyrt.train` from DGL convolutions, keeping their weights.
 
     Works with SAGEConv, GATConv, GATv2Conv, GINConv, GraphConv with `norm="right"` or `"none"`, EdgeGATConv,
-    GINEConv, and other convolutions that accept a block. Edge weights are passed to convolutions with an
-    argument `edge_weight`, edge features (or the weights as one column) to convolutions with an argument
-    `edge_feat` or `efeat`. Attention heads are concatenated in hidden rows and averaged in the last
-    convolution.
+    GINEConv, and other convolutions that accept a block. Edge weights are passed to convolutions that have an
+    argument `edge_weight`. Edge features (or the weights, as one column) are passed to convolutions that have
+    an argument `edge_feat` or `efeat`. Attention heads are concatenated in hidden rows and averaged in the
+    last convolution.
 
     Parameters
     ----------
     *convolutions
         `dgl.nn` convolutions, input layer first; or one module whose `forward(blocks, x)` accepts DGL blocks,
-        which is trained unmodified with edge data `weight` and `feat` in `block.edata`.
+        which is trained unmodified and reads edge values from `block.edata["weight"]` and `["feat"]`.
     activation
-        Activation of hidden rows, after convolutions that were created without an activation.
+        Activation of hidden rows, applied after each convolution that has none itself.
     dropout
         Dropout rate of hidden rows in training.
     self_loops
-        Whether to add one self-loop to each vertex in each block, in place of any in the data, as
+        Whether each vertex gets one self-loop in each block, which replaces any in the data, as
         `dgl.add_self_loop(dgl.remove_self_loop(g))` does for a graph.
 
     Returns
@@ -334,7 +334,8 @@ def from_dgl(
     Raises
     ------
     UnsupportedModelError
-        If dgl cannot be imported or a convolution is not supported; the message has the reason and a fix.
+        If dgl cannot be imported or a convolution is not supported; the message gives the reason and the
+        remedy.
     """
     import_dgl("from_dgl")
     if len(convolutions) == 1 and _takes_blocks(convolutions[0]):

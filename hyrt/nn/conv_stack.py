@@ -18,19 +18,19 @@ from hyrt.nn.operators.dropout import dropout as drop
 from hyrt.nn.operators.tensor_ops import TensorBlock
 from hyrt.sampling.block import Block
 
-# Argument names of edges in PyG modules.
+# Argument names for edges in PyG modules.
 _EDGES = ("edge_index", "adj_t")
 GRAPHS = ("g", "graph")
-"""Argument names of a graph or a block in DGL modules."""
+"""Argument names for a graph or a block in DGL modules."""
 BLOCKS = ("blocks", "mfgs")
-"""Argument names of the blocks of a mini-batch in DGL modules."""
+"""Argument names for the blocks of a mini-batch in DGL modules."""
 
 
 def check_forward_signature(module: nn.Module) -> None:
-    """Reject a module that would interpret feature rows as edges; the error suggests a replacement.
+    """Reject a module that would take feature rows for edges; the error suggests a replacement.
 
-    Raises UnsupportedModelError if `forward` has an argument `edge_index` or `adj_t`, or a graph for DGL
-    convolutions.
+    Raises UnsupportedModelError if `forward` has an argument `edge_index` or `adj_t`, or if it has a graph
+    argument and the module contains DGL convolutions.
     """
     try:
         names = list(inspect.signature(module.forward).parameters)
@@ -50,23 +50,23 @@ def check_forward_signature(module: nn.Module) -> None:
 
 
 def suggest_from_pyg(module: nn.Module) -> str:
-    """Return a message with the `hyrt.from_pyg` call for the convolutions in a module."""
+    """Return a message that suggests the `hyrt.from_pyg` call for the convolutions in a module."""
     return _suggest_call("from_pyg", module, lambda conv: hasattr(conv, "propagate"))
 
 
 def suggest_from_dgl(module: nn.Module) -> str:
-    """Return a message with the `hyrt.from_dgl` call for the convolutions in a module."""
+    """Return a message that suggests the `hyrt.from_dgl` call for the convolutions in a module."""
     return _suggest_call("from_dgl", module, is_dgl_module)
 
 
 def is_dgl_module(module: nn.Module) -> bool:
-    """Return whether a module's class is from DGL, without importing dgl."""
+    """Return whether the class of a module is defined in DGL, without importing dgl."""
     return any(base.__module__.split(".")[0] == "dgl" for base in type(module).__mro__)
 
 
 def _suggest_call(factory: str, module: nn.Module, is_conv: Callable[[nn.Module], bool]) -> str:
     convs = [name for name, child in module.named_modules() if name and is_conv(child)]
-    # A convolution may contain other convolutions.
+    # Ignore convolutions that are part of another convolution.
     outer = [name for name in convs if not any(name.startswith(f"{other}.") for other in convs)]
     arguments = (
         ", ".join(re.sub(r"\.(\d+)\b", r"[\1]", f"model.{name}") for name in outer) or "its convolutions"
@@ -74,14 +74,14 @@ def _suggest_call(factory: str, module: nn.Module, is_conv: Callable[[nn.Module]
     return f"pass its convolutions in order, as in hyrt.{factory}({arguments}, activation=torch.relu)"
 
 
-# Test block: two destinations (the first two of three sources). Sources 1 and 2 send to destination 0,
-# sources 0 and 2 to destination 1.
+# Edges of the test block, which has two destinations (the first two of its three sources): destination 0
+# receives from sources 1 and 2, destination 1 from sources 0 and 2.
 _SENDERS = ((1, 2), (0, 2))
 _SOURCES = 3
 
 
 class ConvAdapter(Protocol):
-    """Adapter to a library: calls of its convolutions, and their properties."""
+    """Adapter that calls the convolutions of a library and returns their properties."""
 
     @property
     def factory_name(self) -> str:
@@ -90,12 +90,12 @@ class ConvAdapter(Protocol):
 
     @property
     def input_description(self) -> str:
-        """Return a description of a convolution's inputs, for messages."""
+        """Return a description of the inputs of the library's convolutions, for messages."""
         ...
 
     @property
     def edge_width_argument(self) -> str:
-        """Return the name of the constructor argument for the number of edge features."""
+        """Return the name of the constructor argument that sets the number of edge features."""
         ...
 
     def __call__(self, conv: nn.Module, block: Block | TensorBlock, x: torch.Tensor) -> Any:
@@ -119,15 +119,15 @@ class ConvAdapter(Protocol):
         ...
 
     def adds_self_loops(self, conv: nn.Module) -> bool:
-        """Return whether each vertex gets a self-loop for a convolution, in place of any in the data."""
+        """Return whether a convolution gets a self-loop per vertex, which replaces any in the data."""
         ...
 
 
 class ConvStack(nn.Module):
-    """Unmodified convolutions, with activation and dropout between them.
+    """Stack of unmodified convolutions, with activation and dropout between them.
 
-    The activation follows hidden convolutions that have none. Dropout masks depend on seed, step, layer,
-    vertex and column, but not on the split or the mini-batch.
+    The activation follows each hidden convolution that has none itself. Dropout masks depend on seed, step,
+    layer, vertex and column, but neither on the split nor on the mini-batch.
     """
 
     def __init__(
@@ -144,12 +144,12 @@ class ConvStack(nn.Module):
         self._calls = adapter
 
     def forward(self, blocks: Sequence[Block | TensorBlock], x: torch.Tensor) -> torch.Tensor:
-        """Compute [targets, last width] from the first block's source rows [num_src, f]."""
+        """Compute scores [targets, last width] from the first block's source rows [num_src, f]."""
         last = len(self.convs) - 1
         for i, (block, conv) in enumerate(zip(blocks, self.convs, strict=True)):
             x = self._calls(conv, block, x)
             if x.ndim == 3:
-                # Attention heads: concatenated in hidden rows, averaged in scores.
+                # Attention heads are concatenated in hidden rows and averaged in scores.
                 x = x.mean(1) if i == last else x.flatten(1)
             if i == last:
                 return x
@@ -164,14 +164,14 @@ class ConvStack(nn.Module):
 
     @property
     def adds_self_loops(self) -> bool:
-        """Whether each vertex gets a self-loop for all convolutions, in place of any in the data."""
+        """Whether all convolutions get a self-loop per vertex, which replaces any in the data."""
         return all(map(self._calls.adds_self_loops, self.convs))
 
     def check_edges(self, name: str, *, has_weights: bool, width: int) -> None:
-        """Check that the convolutions match the edge weights and `width` edge features of the graph `name`.
+        """Check that the convolutions fit the edge weights and the `width` edge features of the graph `name`.
 
-        Raises UnsupportedModelError for another number of features, and DataError if no convolution reads the
-        weights or features.
+        Raises UnsupportedModelError if the number of edge features differs, and DataError if no convolution
+        reads the weights or the features.
         """
         argument = self._calls.edge_width_argument
         num_readers = 0
@@ -204,7 +204,7 @@ def build_conv_stack(
 ) -> ConvStack:
     """Build a stack of convolutions after testing each one on a small synthetic block.
 
-    Raises UnsupportedModelError with the convolution that fails, the reason and a fix.
+    Raises UnsupportedModelError if a convolution fails; the message has its name, the reason and the remedy.
     """
     if not convolutions:
         raise UnsupportedModelError(
@@ -298,7 +298,7 @@ def as_tensor(rows: Any, dtype: torch.dtype) -> torch.Tensor | None:
 
 
 def first_linear_width(conv: nn.Module) -> int | None:
-    """Return the input width of the first linear map inside a convolution; None if it has none."""
+    """Return the input width of the first linear layer inside a convolution; None if it has none."""
     inner = next((module for module in conv.modules() if hasattr(module, "in_features")), None)
     width = getattr(inner, "in_features", getattr(inner, "in_channels", None))
     return width if isinstance(width, int) and width > 0 else None
@@ -309,14 +309,14 @@ def _dtype(conv: nn.Module) -> torch.dtype:
 
 
 def num_model_layers(module: torch.nn.Module) -> int | None:
-    """Return the number of layers of a `GNN` or `ConvStack`; None for other modules."""
+    """Return the number of layers of a `GNN` or `ConvStack`; None for any other module."""
     if isinstance(module, ConvStack):
         return len(module.convs)
     return module.architecture.layers if isinstance(module, GNN) else None
 
 
 def check_depth(module: torch.nn.Module, blocks: int) -> None:
-    """Raise UnsupportedModelError unless mini-batches have one block per layer."""
+    """Raise UnsupportedModelError if a module of known depth gets another number of `blocks`."""
     depth = num_model_layers(module)
     if depth is not None and depth != blocks:
         raise UnsupportedModelError(

@@ -1,7 +1,7 @@
-"""Descriptions of models as aggregations, products and dropout, for devices that compile kernels.
+"""Descriptions of models as aggregations, products and dropout, for devices that generate kernels.
 
-A module describes itself with a method `description() -> ModelDescription`, which `GNN` has and a
-user-defined module may have.
+A module describes itself with the method `description() -> ModelDescription`. `GNN` has it, and a
+user-defined module may have it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hyrt.nn.architecture import Aggregation
 
 
 def overrides_only(kind: type, method: str, companion: str) -> bool:
-    """Return whether a class overrides `method` but not the attribute `companion` that describes it."""
+    """Return whether a class overrides `method` but not `companion`, which describes it."""
     defined = [{method, companion} & vars(base).keys() for base in kind.__mro__]
     return next(names for names in defined if names) == {method}
 
@@ -27,9 +27,9 @@ class Product:
     """Linear map of rows, x W' + b, with an optional ReLU."""
 
     weight: nn.Parameter
-    """[out, in]."""
+    """Weight [out, in]."""
     bias: nn.Parameter | None
-    """[out], or None for no bias."""
+    """Bias [out]; None if there is none."""
     relu: bool
 
     __repr__ = short_repr
@@ -37,32 +37,32 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class LayerDescription:
-    """A layer: an aggregation of source rows over a block, followed by products of the destinations."""
+    """Description of a layer: an aggregation of source rows, then products of the destination rows."""
 
     name: str
-    """Name of the module, for messages."""
+    """Name of the layer's module, for messages."""
     aggregation: Aggregation
-    """Aggregation of the source rows; its result has `aggregation.width(f)` columns."""
+    """Aggregation of the source rows. Its result has `aggregation.width(f)` columns."""
     products: tuple[Product, ...]
-    """Products in order: one for GCN and GraphSAGE, two for GIN."""
+    """Products in the order in which they are applied: one for GCN and GraphSAGE, two for GIN."""
     dropout: float = 0.0
-    """Dropout rate after the layer, with the mask keys of `hyrt.nn.operators.dropout`; 0 for no dropout."""
+    """Dropout rate of the output (mask keys: see `hyrt.nn.operators.dropout`); 0 for no dropout."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """All layers of a model."""
+    """Description of all layers of a model."""
 
     layers: tuple[LayerDescription, ...]
     """One layer per block of the mini-batch, input layer first."""
     input_dropout: float = 0.0
-    """Dropout rate of the input rows, with layer number 0 in the mask key; 0 for no dropout."""
+    """Dropout rate of the input rows, whose mask key has layer number 0; 0 for no dropout."""
 
 
 def suggest_device(device: str) -> str:
-    """Return the message text that suggests another device for a model that `device` cannot run.
+    """Return the part of a message that suggests another device for a model that `device` cannot run.
 
-    CPU and torch devices reject a model only if it is trained in chunks or on several devices together.
+    CPU and torch devices reject a model only in chunked training or if several devices train it together.
     """
     if "+" not in device and not device.startswith(("cpu", "cuda", "mps", "xpu")):
         return "train it on cpu or cuda"
@@ -87,12 +87,13 @@ def describe(
     supported
         Built-in models that the device supports, for messages.
     dropout
-        Whether the device supports dropout, which most kinds of models have by default.
+        Whether the device supports dropout, which most model kinds use by default.
 
     Raises
     ------
     UnsupportedModelError
-        If a layer cannot be described, a parameter is frozen, or the device does not support the dropout. The
+        If a layer cannot be described, a parameter is frozen, or the model has dropout and the device does
+        not support it. The
         message names the layer and the device.
     """
     check_type("device", device, str, "pass the name of a device, such as fpga:0")

@@ -1,4 +1,4 @@
-"""Interface of a layer: its input forms, and its decomposition into Scatter, Gather and ApplyVertex."""
+"""Interface of a layer: the forms of its input, and its stages Scatter, Gather and ApplyVertex."""
 
 from __future__ import annotations
 
@@ -26,47 +26,47 @@ from hyrt.sampling.block import Block
 
 @dataclass(frozen=True, slots=True)
 class AggregatedFeatures:
-    """Input features that the load stage has already aggregated for the first layer."""
+    """Input of the first layer that the load stage has already aggregated."""
 
     values: torch.Tensor
-    """[num_dst, aggregation.width(f)] float32."""
+    """Aggregated rows [num_dst, aggregation.width(f)], float32."""
 
     __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
 class InPlaceFeatures:
-    """Whole feature matrix, for a block whose columns are vertex ids of the graph; gets no gradient."""
+    """Input that is the whole feature matrix; the block's columns are vertex ids. It gets no gradient."""
 
     values: NDArray[Any]
-    """[V, f] float32, float64, float16 bits as uint16, or bfloat16 bits as int16."""
+    """Features [V, f]: float32, float64, float16 as uint16 bits, or bfloat16 as int16 bits."""
 
     __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
 class MultipliedFeatures:
-    """Sparse features times the layer's `source_weight()`, for a block read in place; gets no gradient.
+    """Sparse features times the layer's `source_weight()`, for a block read in place, without gradient.
 
-    In a full graph a vertex is the source of many destinations, so each row is multiplied once in advance.
+    In a full graph, a vertex is the source of many destinations, so each row is multiplied once, in advance.
     """
 
     products: NDArray[np.float32]
-    """[V, width] float32, product of each source row."""
+    """Product of each source row with the weight, [V, width] float32."""
     destination_rows: SparseRows
-    """Rows of the destinations before the product."""
+    """Destination rows before the multiplication."""
 
     __repr__ = short_repr
 
 
 class ColumnShardedFeatures(ABC):
-    """Input features whose columns are sharded over processes, so that only their products are available."""
+    """Input features whose columns are sharded over processes, which can only compute their products."""
 
     @abstractmethod
     def product(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return [n, out], the rows times the transposed weight [out, width]; differentiable by the weight.
+        """Return the product [n, out] of the rows and the weight [out, width]; differentiable by the weight.
 
-        The rows are aggregated if the layer aggregates first; otherwise they are the source rows.
+        The rows are aggregated rows if the layer aggregates before it multiplies, and source rows otherwise.
         """
 
 
@@ -84,9 +84,9 @@ Rows = (
 
 
 def destination_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | SparseRows:
-    """Return the feature rows of the destinations, [num_dst, f].
+    """Return the feature rows [num_dst, f] of the destinations.
 
-    Raises TypeError for aggregated rows, rows sharded by columns, and rows of several types.
+    Raises TypeError for aggregated rows, column-sharded rows, and rows of several types.
     """
     if isinstance(x, HeteroInput | HeteroInPlaceInput | HeteroSources):
         raise TypeError("rows of several types have no common width before their projection")
@@ -105,9 +105,9 @@ def destination_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | Spar
 
 
 def source_rows(x: Rows) -> torch.Tensor | NDArray[Any]:
-    """Return dense source rows [num_src, f] as input of `hyrt.nn.operators.aggregate.aggregate`.
+    """Return dense source rows [num_src, f] as an input of `hyrt.nn.operators.aggregate.aggregate`.
 
-    Raises TypeError for aggregated or multiplied rows, rows sharded by columns, and rows of several types.
+    Raises TypeError for aggregated, multiplied or column-sharded rows, and for rows of several types.
     """
     if isinstance(x, HeteroInput | HeteroInPlaceInput | HeteroSources):
         raise TypeError("rows of several types have no common width before their projection")
@@ -123,7 +123,7 @@ class ModelInputs:
     """Forms of input features that a model accepts in addition to gathered rows."""
 
     aggregation: Aggregation | None = None
-    """Aggregation that a loader may compute for the first layer (`AggregatedFeatures`); None for none."""
+    """First layer's aggregation that a loader may compute (`AggregatedFeatures`), or None."""
     in_place: bool = False
     """Whether the first layer accepts `InPlaceFeatures`."""
     sparse: bool = False
@@ -141,9 +141,9 @@ class DeclaresInputs(ABC):
 
 
 def get_model_inputs(model: torch.nn.Module) -> ModelInputs:
-    """Return the forms of input features that a model accepts; only gathered rows if it declares no others.
+    """Return the forms of input features that a model accepts; by default, only gathered rows.
 
-    A subclass that overrides `forward` but not `inputs` is treated as if it declared no others.
+    A subclass that overrides `forward` but not `inputs` accepts only gathered rows.
     """
     if isinstance(model, DeclaresInputs) and not overrides_only(type(model), "forward", "inputs"):
         return model.inputs()
@@ -152,25 +152,25 @@ def get_model_inputs(model: torch.nn.Module) -> ModelInputs:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSum:
-    """Gather that sums with softmax weights over a vertex's edges and its self-loop (GAT).
+    """Gather that sums messages with softmax weights over the edges of a vertex and its self-loop (GAT).
 
-    A vertex sends its row [n, heads * width], and its scores [n, heads] as a source and as a destination. The
-    score of an edge is LeakyReLU(source score + destination score).
+    A vertex sends its row [n, heads * width] and two scores [n, heads]: one as a source, one as a
+    destination. The score of an edge is LeakyReLU(source score + destination score).
     """
 
     heads: int
     slope: float = 0.2
     dropout: float = 0.0
-    """Dropout rate of the softmax weights, in training."""
+    """Dropout rate of the softmax weights in training."""
 
 
 class ApplyVertex(Protocol):
-    """Row-wise function from gathered rows to the layer's result."""
+    """Row-wise function that computes the layer's result from the gathered rows."""
 
     def __call__(
         self, gathered: torch.Tensor, self_rows: torch.Tensor | SparseRows | None, /, *, relu: bool
     ) -> torch.Tensor:
-        """Return [n, out] from gathered rows and, if `reads_self`, the input rows [n, in]."""
+        """Compute [n, out] from gathered rows and, if `reads_self`, from the input rows [n, in]."""
         ...
 
 
@@ -178,15 +178,15 @@ class ApplyVertex(Protocol):
 class LayerParts:
     """Scatter, Gather and ApplyVertex of a layer (NeuGraph, section 2.2).
 
-    Only the gather reads edges. The other stages are row-wise, so they can be computed in chunks of any
-    number of rows, and recomputed if that is cheaper than saving their results.
+    Only the gather reads edges. The other stages are row-wise: they can be computed in chunks of any size,
+    and recomputed if that is cheaper than saving their results.
     """
 
     scatter: Callable[[torch.Tensor | SparseRows], tuple[torch.Tensor, ...]] | None
-    """Function from rows [n, in] to messages; None if the rows themselves are the messages."""
+    """Function that maps rows [n, in] to messages; None if the rows themselves are the messages."""
     message_widths: tuple[int, ...]
     gather: Aggregation | AttentionSum | SagaGather
-    """Combination of messages along the edges. The self path of an `Aggregation` is `none` or `add`."""
+    """Combination of messages along edges. The self path of an `Aggregation` is `none` or `add`."""
     gathered_width: int
     apply: ApplyVertex
     reads_self: bool = False
@@ -197,40 +197,40 @@ class LayerParts:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory use of a layer, as counts of four-byte numbers.
+    """Memory use of a layer, counted in four-byte numbers.
 
-    Counts the result and all intermediate arrays, but not the layer's input, its weights and the block.
+    Counts the result and all intermediate arrays, but not the layer's input, its weights or the block.
     """
 
     row: int
-    """Numbers per destination."""
+    """Count per destination."""
     edge: int = 0
-    """Numbers per edge."""
+    """Count per edge."""
 
 
 class Layer(nn.Module, ABC):
-    """A layer of a `GNN`, which combines source rows over a block and updates the destinations."""
+    """Layer of a `GNN`, which combines source rows over a block and updates the destinations."""
 
     takes_relations: ClassVar[bool] = False
     """Whether the layer computes a separate function for each relation of a heterogeneous graph."""
     multiplies_weights: ClassVar[bool] = False
-    """Whether the sums over relations are weighted by edge weights, if edges have weights."""
+    """Whether edge weights, if there are any, multiply the terms of the sums over relations."""
     takes_types: ClassVar[bool] = False
-    """Whether the layer accepts `HeteroSources`: rows of several types, not yet projected to one width."""
+    """Whether the layer accepts `HeteroSources`: rows of several types with separate widths."""
     edge_features: int = 0
     """Number of edge features that the layer reads; 0 if it reads none."""
 
     @abstractmethod
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """Compute [num_dst, out] rows from [num_src, in] rows, followed by a ReLU if `relu`.
+        """Compute rows [num_dst, out] from rows [num_src, in]; apply a ReLU at the end if `relu`.
 
-        Layer-wise inference passes `InPlaceFeatures` rows; with sparse features it passes
-        `MultipliedFeatures` rows to the first layer if `source_weight()` is not None.
+        Layer-wise inference passes `InPlaceFeatures`. If the features are sparse and `source_weight()` is not
+        None, it passes `MultipliedFeatures` to the first layer.
         """
 
     @abstractmethod
     def footprint(self, *, multiplied: bool = False) -> Footprint:
-        """Return the memory use of the layer; inference divides its work to fit a memory budget.
+        """Return the memory use of the layer, from which inference derives chunk sizes for its memory budget.
 
         Parameters
         ----------
@@ -240,22 +240,22 @@ class Layer(nn.Module, ABC):
 
     @property
     def aggregation(self) -> Aggregation | None:
-        """Return the aggregation before any weight; None if it cannot be computed outside of the layer."""
+        """Return the aggregation of unweighted source rows; None if only the layer can compute it."""
         return None
 
     @property
     def adds_self_loops(self) -> bool:
-        """Return whether the layer adds a self-loop to each vertex, which replaces self-loops in the data."""
+        """Return whether the layer adds self-loops, which replace self-loops in the data."""
         aggregation = self.aggregation
         return aggregation is not None and aggregation.reduce == "gcn"
 
     @property
     def gathers_rows(self) -> bool:
-        """Return whether the layer gathers the source rows of a block if its input is `InPlaceFeatures`."""
+        """Return whether the layer copies the source rows of a block if its input is `InPlaceFeatures`."""
         return False
 
     def source_weight(self) -> torch.Tensor | None:
-        """Return the weight [width, in] of source rows before aggregation; None if aggregation is first."""
+        """Return the weight [width, in] applied before aggregation; None if aggregation is first."""
         return None
 
     def parts(self, *, multiply_first: bool) -> LayerParts | None:
@@ -264,8 +264,8 @@ class Layer(nn.Module, ABC):
         Parameters
         ----------
         multiply_first
-            Whether to multiply rows before the gather, if the layer supports both orders; results are equal
-            up to rounding.
+            Whether to multiply rows before the gather, if the layer supports both orders; both orders give
+            equal results up to rounding.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""Built-in layers, which aggregate rows over a block and then apply a linear map to the destinations."""
+"""Built-in layers, which aggregate rows over a block and then apply a linear map to the destination rows."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from hyrt.sampling.block import Block
 
 
 class ConvolutionLayer(Layer):
-    """Aggregation followed by one linear map (HyScale-GNN, equations 1 and 2): GraphSAGE, GCN, half of GIN.
+    """Aggregation followed by one linear map (HyScale-GNN, equations 1 and 2): GraphSAGE and GCN.
 
-    Sparse rows are multiplied before the aggregation, which costs one multiply-accumulate per stored value
-    and gives the same sums. `low_precision` multiplies in bfloat16.
+    Sparse rows are multiplied before they are aggregated: this costs one multiply-accumulate per stored value
+    and gives the same sums. If `low_precision`, products are computed in bfloat16.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ConvolutionLayer(Layer):
         return self._aggregation
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """Compute [num_dst, out] from [num_src, in] rows."""
+        """Compute rows [num_dst, out] from rows [num_src, in]."""
         if isinstance(x, MultipliedFeatures | SparseRows) and self.aggregation.reduce != "max":
             return self._multiply_first(block, x, relu)
         if isinstance(x, ColumnShardedFeatures):
@@ -74,7 +74,7 @@ class ConvolutionLayer(Layer):
 
     def footprint(self, *, multiplied: bool = False) -> Footprint:
         out, combined = self.weight.shape
-        # If rows are multiplied first, the sums are the result.
+        # If rows are multiplied first, the aggregated sums are the result.
         return Footprint(out if multiplied else combined + out)
 
     def parts(self, *, multiply_first: bool) -> LayerParts:
@@ -110,7 +110,7 @@ class ConvolutionLayer(Layer):
     def _update(
         self, gathered: torch.Tensor, self_rows: torch.Tensor | SparseRows | None, *, relu: bool
     ) -> torch.Tensor:
-        """Multiply the gathered rows, concatenated to the self rows if the layer reads them."""
+        """Multiply the gathered rows, concatenated with the self rows if the layer reads them."""
         if self_rows is not None:
             dense = self_rows.to_dense() if isinstance(self_rows, SparseRows) else self_rows
             gathered = torch.cat([dense, gathered], 1)
@@ -119,7 +119,7 @@ class ConvolutionLayer(Layer):
     def _add_self_product(
         self, gathered: torch.Tensor, self_rows: torch.Tensor | SparseRows | None, *, relu: bool
     ) -> torch.Tensor:
-        """Add the bias and, if the layer reads the self rows, their product to the gathered products."""
+        """Add the bias and, if the layer reads the self rows, their product to the gathered sums."""
         total = gathered + self.bias
         if self_rows is not None:
             total = total + self._multiply(self_rows, self.weight[:, : self.in_features])
@@ -147,7 +147,7 @@ class ConvolutionLayer(Layer):
 
 
 def _aggregate(block: Block | TensorBlock, x: Rows, aggregation: Aggregation) -> torch.Tensor:
-    """Aggregate rows on the device that runs the calling thread's loops, otherwise on the host."""
+    """Aggregate rows on the device that runs the calling thread's edge loops, or else on the host."""
     if isinstance(block, Block) and is_on_device():
         block, rows = relabel_block(block, x, torch.float32)
         return aggregate_with_loops(
@@ -174,12 +174,12 @@ class SageLayer(ConvolutionLayer):
 
 
 class GcnLayer(ConvolutionLayer):
-    """GCN (Kipf and Welling, 2017; equation 3 of HyScale-GNN), with a self-loop.
+    """GCN (Kipf and Welling, 2017; equation 3 of HyScale-GNN) with a self-loop per vertex.
 
-    The result is W sum_j x_j / sqrt((d_i + 1)(d_j + 1)) + b over the neighbours and the self-loop, with
-    full-graph degrees d also in sampled blocks. If k of a destination's d neighbours were sampled, their sum
-    (without the self-loop) is multiplied by d / k, so that its expectation over the sampling is the
-    full-graph value; with all neighbours it is exactly that value.
+    The result is W sum_j x_j / sqrt((d_i + 1)(d_j + 1)) + b over the neighbours and the self-loop. The
+    degrees d are those of the full graph, in sampled blocks too. If k of a destination's d neighbours were
+    sampled, their sum (without the self-loop) is multiplied by d / k, so that its expected value is the
+    full-graph sum. With all neighbours, it is exactly that sum.
     """
 
     def __init__(self, in_features: int, out_features: int, *, low_precision: bool = False) -> None:
@@ -189,13 +189,13 @@ class GcnLayer(ConvolutionLayer):
 class GinLayer(Layer):
     """GIN (Xu et al., ICLR 2019): MLP((1 + epsilon) x_i + sum_j x_j), with a two-layer MLP.
 
-    In sampled blocks the sum of k sampled neighbours out of d is multiplied by d / k, as in `GcnLayer`.
-    `hidden` is the width of the MLP's hidden layer, by default that of the result; a last layer with few
-    classes needs more units, because large input sums soon make all of a few ReLU units dead.
+    In sampled blocks, the sum over k of d neighbours is multiplied by d / k, as in `GcnLayer`. `hidden` is
+    the width of the MLP's hidden layer, by default the width of the result. A last layer with few classes
+    needs a larger one, because large input sums soon make a small number of ReLU units all dead.
 
-    `norm` adds a LayerNorm before the MLP's ReLU. Sums grow with the degree, and without a norm the scores of
-    the last layer are unbounded. The paper uses a batch norm (section 7), which would make a vertex's result
-    depend on its mini-batch.
+    `norm` adds a LayerNorm before the MLP's ReLU. Sums grow with the degree, so without it the scores of the
+    last layer would be unbounded. The paper uses a BatchNorm (section 7), with which the result of a vertex
+    would depend on its mini-batch.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class GinLayer(Layer):
         return self.inner.aggregation
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """Compute [num_dst, out] from [num_src, in] rows."""
+        """Compute rows [num_dst, out] from rows [num_src, in]."""
         hidden = self._normalize(self.inner(block, x, relu=self.norm is None))
         return linear(hidden, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
 
@@ -250,16 +250,16 @@ class GinLayer(Layer):
         return (*self.inner.products(relu=True), Product(self.weight, self.bias, relu))
 
     def _normalize(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Apply norm and ReLU to the MLP's hidden rows, unless the product has already applied the ReLU."""
+        """Apply norm and ReLU to the MLP's hidden rows, unless the product has applied the ReLU."""
         return hidden if self.norm is None else self.norm(hidden).relu()
 
 
 class GatLayer(Layer):
     """GAT (Velickovic et al., ICLR 2018) with a self-loop; heads are concatenated, or averaged if `average`.
 
-    The softmax runs over the sampled neighbours of a destination and the destination itself. It is normalized
-    by construction, so a block's edge weights (GraphSAINT's aggregator normalization) are not used. `dropout`
-    is the dropout rate of attention weights in training; see `AttentionDropout`.
+    The softmax runs over the sampled neighbours of a destination and the destination itself. Its weights
+    already sum to 1, so a block's edge weights (GraphSAINT's aggregator normalization) are ignored. `dropout`
+    is the dropout rate of the attention weights in training; see `AttentionDropout`.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class GatLayer(Layer):
         nn.init.xavier_uniform_(self.destination)
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """Compute [num_dst, heads * head_features], averaged [num_dst, head_features], from [num_src, in]."""
+        """Compute [num_dst, heads * head_features], or averaged [num_dst, head_features]."""
         heads, width, _ = self.weight.shape
         mask = None
         if self.training and self.dropout > 0:
@@ -331,14 +331,14 @@ class GatLayer(Layer):
         )
 
     def _products(self, rows: torch.Tensor | SparseRows) -> torch.Tensor:
-        """Return the products [n, heads * width] of rows."""
+        """Return the products [n, heads * width] of the rows with the weight."""
         weight = self.weight.flatten(0, 1)
         if isinstance(rows, SparseRows):
             return sparse_linear(rows, weight)
         return linear(rows, weight, low_precision=self.low_precision)
 
     def _score(self, rows: torch.Tensor | SparseRows) -> tuple[torch.Tensor, ...]:
-        """Return the products [n, heads * width] of rows, and their scores as sources and as destinations."""
+        """Return the products [n, heads * width], and their scores as sources and as destinations."""
         products = self._products(rows)
         by_head = products.view(-1, *self.source.shape)
         return products, (by_head * self.source).sum(2), (by_head * self.destination).sum(2)
@@ -346,7 +346,7 @@ class GatLayer(Layer):
     def _finish(
         self, gathered: torch.Tensor, self_rows: torch.Tensor | SparseRows | None, *, relu: bool
     ) -> torch.Tensor:
-        """Concatenate or average the heads and add the bias."""
+        """Concatenate or average the heads, then add the bias."""
         result = gathered.view(-1, *self.source.shape).mean(1) if self.average else gathered
         result = result + self.bias
         return result.relu() if relu else result
@@ -354,6 +354,6 @@ class GatLayer(Layer):
     def footprint(self, *, multiplied: bool = False) -> Footprint:
         heads, width, in_features = self.weight.shape
         # Per destination: combined rows and coefficients; products; stacked, averaged or transposed heads;
-        # the result with bias. Per edge: the coefficient and its derivative.
+        # the result with the bias. Per edge: the coefficient and its derivative.
         combined = 0 if multiplied else in_features
         return Footprint(heads * (combined + 2 + 4 * width), 2 * heads)

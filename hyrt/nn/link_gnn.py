@@ -1,4 +1,4 @@
-"""GNNs for link prediction, with the vertex-wise part of a decoder after the last layer.
+"""GNNs for link prediction, which apply the vertex-wise part of the decoder after the last layer.
 
 `hyrt.objective.link_prediction.DECODERS` scores pairs of the resulting rows.
 """
@@ -19,7 +19,7 @@ from hyrt.sampling.block import Block
 
 
 class DistMultHead(nn.Module):
-    """Rows [r * u | u] for embeddings u, with one weight r per column, initialized to 1."""
+    """Head of DistMult: maps embeddings u to [r * u | u], with weights r initialized to 1."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class DistMultHead(nn.Module):
 
 
 class TransEHead(nn.Module):
-    """Rows [u + r | u] for embeddings u, with one translation r, initialized to 0."""
+    """Head of TransE: maps embeddings u to [u + r | u], with a translation r initialized to 0."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -43,15 +43,15 @@ class TransEHead(nn.Module):
 
 
 class MlpHead(nn.Module):
-    """Rows [A u + b | B u | w | c]: the first layer of a perceptron over both ends, and its second layer.
+    """Head of the MLP decoder: maps an embedding u to [A u + b | B u | w | c].
 
-    The second layer's weights w and c are equal in all rows. A pair uses the copy in its source row, and the
-    gradients of all copies are summed.
+    A and B are the parts of the first layer for source and destination. w and c, the second layer, are equal
+    in all rows. A pair uses the copy in its source row, and the gradients of all copies are summed.
     """
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        # One matrix for both ends is initialized like a layer with twice the input width.
+        # A single matrix for both endpoints is initialized like a layer with twice the input width.
         self.hidden = nn.Linear(2 * width, width)
         self.out = nn.Linear(width, 1)
 
@@ -68,11 +68,11 @@ LINK_HEADS: dict[str, type[nn.Module]] = {
     "transe": TransEHead,
     "mlp": MlpHead,
 }
-"""Head per decoder; decoders that are not listed score the embeddings directly."""
+"""Head of each decoder. Decoders that are not listed score the embeddings directly."""
 
 
 class LinkGNN(GNN):
-    """GNN with the head of a decoder (a key of `LINK_HEADS`) after its last layer.
+    """GNN that applies the head of a decoder (a key of `LINK_HEADS`) after its last layer.
 
     `architecture.num_classes` is the width of an embedding, and `columns` the width of an output row.
     """
@@ -88,13 +88,13 @@ class LinkGNN(GNN):
         return [*self.architecture.widths[:-1], self._columns]
 
     def embedding_model(self) -> GNN:
-        """Return the model without the head, sharing its parameters."""
+        """Return the model without the head. It shares the parameters of this model."""
         plain = GNN(self.architecture, [self._layer(i) for i in range(self.architecture.layers)])
         plain.norms, plain.shortcuts = self.norms, self.shortcuts
         return plain.train(self.training)
 
     def layer(self, i: int, block: Block, x: Rows) -> torch.Tensor:
-        """Compute `GNN.layer`; after the last layer also the head."""
+        """Compute layer i like `GNN.layer`; after the last layer, also apply the head."""
         out = super().layer(i, block, x)
         if i < self.architecture.layers - 1:
             return out

@@ -1,4 +1,4 @@
-"""GNN of any depth over blocks."""
+"""GNN with any number of layers over blocks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hyrt.sampling.minibatch import check_blocks
 
 @contextmanager
 def _explain_allocation_failure(layer: int, in_features: int, out_features: int) -> Iterator[None]:
-    """Raise ConfigError with the layer's size if the layer cannot be allocated."""
+    """Raise ConfigError with the size of the layer if its allocation fails."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -39,11 +39,11 @@ def _explain_allocation_failure(layer: int, in_features: int, out_features: int)
 
 
 class GNN(nn.Module, DeclaresInputs):
-    """L layers with dropout, and optionally LayerNorm and residual connections between layers.
+    """GNN of L layers with dropout, and optionally LayerNorm and residual connections between layers.
 
-    Each hidden layer is followed by residual, LayerNorm, ReLU and dropout; in kinds with `adds_rows_last` by
-    LayerNorm, ReLU, residual and dropout. The last layer has none of these. The layers are created by the
-    model kind unless `layers` are given.
+    Each hidden layer is followed by the residual connection, LayerNorm, ReLU and dropout. If the model kind
+    sets `adds_rows_last`, the order is LayerNorm, ReLU, residual connection and dropout. The last layer has
+    none of these. The model kind creates the layers unless `layers` are given.
     """
 
     def __init__(self, architecture: Architecture, layers: Sequence[Layer] | None = None) -> None:
@@ -63,7 +63,7 @@ class GNN(nn.Module, DeclaresInputs):
         )
 
     def _build_layers(self) -> list[Layer]:
-        """Build the layers of the architecture's kind."""
+        """Build the layers that the architecture's model kind defines."""
         a = self.architecture
         kind, widths, hidden, layers = find_model(a.kind), a.widths, a.layers - 1, []
         if hidden:
@@ -88,7 +88,7 @@ class GNN(nn.Module, DeclaresInputs):
         return self.architecture.widths
 
     def inputs(self) -> ModelInputs:
-        """Return the first layer's input forms, restricted if the model uses the features in other places."""
+        """Return the first layer's input forms, except those that dropout or the residual excludes."""
         layer, aggregation = self._layer(0), self.input_aggregation
         if self.architecture.input_dropout > 0:
             return ModelInputs(sparse=True)
@@ -100,14 +100,14 @@ class GNN(nn.Module, DeclaresInputs):
 
     @property
     def input_aggregation(self) -> Aggregation | None:
-        """Return the first layer's aggregation of raw features before any weight, ignoring dropout.
+        """Return the first layer's aggregation of the unweighted input features, ignoring dropout.
 
-        None if the aggregation cannot be precomputed, or the model also needs the raw features.
+        None if the aggregation cannot be precomputed, or the model also reads the features themselves.
         """
         return None if self.adds_residual(0) else self._layer(0).aggregation
 
     def description(self) -> ModelDescription:
-        """Return the description that kernel devices compile.
+        """Return the description from which kernel devices generate code.
 
         Raises UnsupportedModelError if a layer cannot be described, or a subclass overrides `forward`.
         """
@@ -141,10 +141,10 @@ class GNN(nn.Module, DeclaresInputs):
         return ModelDescription(tuple(layers), a.input_dropout)
 
     def forward(self, blocks: Sequence[Block], x: Rows) -> torch.Tensor:
-        """Compute the scores [targets, classes] from L blocks, input block first, and their source rows.
+        """Compute scores [targets, classes] from L blocks, input block first, and their source rows.
 
-        `x` is [num_src, f] float32, or another form of `Rows`. Raises ValueError if there is not one block
-        per layer.
+        `x` is [num_src, f] float32, or another form of `Rows`. Raises ValueError if the number of blocks is
+        not L.
         """
         a = self.architecture
         check_model_input(blocks, x)
@@ -168,12 +168,12 @@ class GNN(nn.Module, DeclaresInputs):
         return x
 
     def layer(self, i: int, block: Block, x: Rows) -> torch.Tensor:
-        """Compute layer i (from 0) with residual, norm and activation, without dropout: [num_dst, width]."""
+        """Compute layer i (from 0) with residual, norm and ReLU, but no dropout: [num_dst, width]."""
         out: torch.Tensor = self.layers[i](block, x, relu=self.ends_with_relu(i))
         return self.finish(i, out, destination_rows(block, x) if self.adds_residual(i) else None)
 
     def ends_with_relu(self, i: int) -> bool:
-        """Return whether the only operation after layer i (from 0) is a ReLU."""
+        """Return whether layer i (from 0) is followed by a ReLU and by nothing else."""
         a = self.architecture
         return i < a.layers - 1 and a.norm == "none" and not self.adds_residual(i)
 
@@ -183,7 +183,7 @@ class GNN(nn.Module, DeclaresInputs):
         return a.residual and i < a.layers - 1 and not (i == 0 and self._adds_last)
 
     def finish(self, i: int, out: torch.Tensor, residual: torch.Tensor | SparseRows | None) -> torch.Tensor:
-        """Apply residual, norm and ReLU after layer i (from 0), if not part of the layer: [n, width]."""
+        """Apply residual, norm and ReLU to layer i's output [n, width], if the layer has not."""
         a = self.architecture
         if i == a.layers - 1 or self.ends_with_relu(i):
             return out
@@ -195,14 +195,15 @@ class GNN(nn.Module, DeclaresInputs):
         return out + self._shortcut(i, residual) if residual is not None and self._adds_last else out
 
     def footprint(self, i: int, *, multiplied: bool = False) -> Footprint:
-        """Return the memory use of `layer(i, ...)`; see `Layer.footprint`."""
+        """Return the memory use of layer i (from 0); see `Layer.footprint`."""
         a, layer = self.architecture, self._layer(i).footprint(multiplied=multiplied)
-        # Residual, norm, activation, rows in the caller's order; residual input as halves and as floats.
+        # Output rows: residual sum, norm, activation, copy in the caller's order. Residual input: float16 and
+        # float32.
         residual = 2 * a.widths[i] if self.adds_residual(i) else 0
         return Footprint(layer.row + 4 * a.widths[i + 1] + residual, layer.edge)
 
     def source_weight(self) -> torch.Tensor | None:
-        """Return the first layer's weight of source rows before aggregation; see `Layer.source_weight`."""
+        """Return the weight that multiplies source rows in the first layer; see `Layer.source_weight`."""
         return self._layer(0).source_weight()
 
     def _layer(self, i: int) -> Layer:
@@ -220,7 +221,7 @@ class GNN(nn.Module, DeclaresInputs):
 
 
 def check_model_input(blocks: Any, x: Any) -> None:
-    """Reject inconsistent blocks, and inputs that are not feature rows."""
+    """Reject inconsistent blocks and inputs that are not feature rows."""
     if not isinstance(blocks, Sequence) or not all(isinstance(block, TensorBlock) for block in blocks):
         check_blocks(blocks)
     if not isinstance(x, get_args(Rows)):
@@ -243,7 +244,7 @@ def stack(
     *layers
         Layers with `in_features` and `out_features`, like a `SagaLayer`; input layer first.
     norm, residual, dropout, input_dropout
-        Operations between the layers, as in `Architecture`.
+        Operations between layers; see `Architecture`.
 
     Raises
     ------
@@ -292,8 +293,8 @@ def stack(
 
 
 def num_torch_threads(model: nn.Module, count: int) -> int:
-    """Return the number of threads for torch operators in a model that has `count` threads.
+    """Return the number of threads that torch operators of a model may use, out of `count`.
 
-    The thread team divides the work of `hyrt.nn` models, which get one thread; user-defined modules get all.
+    The thread team divides the work of `hyrt.nn` models, which get one thread. User-defined modules get all.
     """
     return 1 if isinstance(model, GNN) else count

@@ -1,4 +1,4 @@
-"""Checks that a model matches a graph's edges and a device that runs loops, and removal of self-loops."""
+"""Checks that a model fits the edges of a graph and a device that runs loops, and removal of self-loops."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from hyrt.nn.model import GNN
 
 
 def check_edge_values(model: torch.nn.Module, graph: Graph, *, sampler_uses_weights: bool = False) -> None:
-    """Check that a graph has the edge weights and features that a model reads, and no unused ones.
+    """Check that a graph has all edge weights and features that a model reads, and no others.
 
     User-defined torch modules are assumed to read the blocks as needed. If `sampler_uses_weights`, the model
-    may ignore the weights. Raises UnsupportedModelError for missing values and wrong widths, and DataError
+    need not read the weights. Raises UnsupportedModelError for missing values and wrong widths, and DataError
     for weights or features that no layer reads.
     """
     topology, name = graph.topology, graph.name
@@ -86,7 +86,7 @@ def _check_layer(name: str, layer: Layer, graph: Graph) -> None:
 
 
 def _multiplies(layer: Layer) -> bool:
-    """Return whether a layer's result depends on edge weights."""
+    """Return whether the result of a layer depends on edge weights."""
     if layer.multiplies_weights:
         return True
     aggregation = layer.aggregation
@@ -102,10 +102,10 @@ def _reads(layer: Layer, field: str) -> bool:
 
 
 def check_types(model: torch.nn.Module, graph: Graph) -> None:
-    """Check that a graph has the edge types that a model reads, and no unused ones.
+    """Check that a graph has the edge types that a model reads, and no edge types if it reads none.
 
-    Models without hyrt layers are assumed to read no edge types. Raises UnsupportedModelError if the graph's
-    types are missing or out of a layer's range, and DataError if no layer reads them.
+    Models without hyrt layers are assumed to read no edge types. Raises UnsupportedModelError if the graph
+    has no types or a layer does not support some of them, and DataError if no layer reads the types.
     """
     if isinstance(model, GNN) and any(
         isinstance(layer, Layer) and layer.takes_relations for layer in model.layers
@@ -132,10 +132,10 @@ def has_saga_layers(model: torch.nn.Module) -> bool:
 
 
 def needs_loops(model: torch.nn.Module) -> bool:
-    """Return whether a device with aggregation and product kernels must run a model as loops over edges.
+    """Return whether a device with aggregation and product kernels must run the model's edge loops instead.
 
-    The device then leaves the vertices to the host. Such a model is a chain of layers of which at least one
-    is not an aggregation followed by products: a `SagaLayer`, attention, a maximum or a norm.
+    The host then computes the vertex-wise stages. Such a model is a chain of layers of which at least one is
+    not an aggregation followed by products: a `SagaLayer`, attention, a maximum or a norm.
     """
     if not isinstance(model, GNN) or overrides_only(type(model), "forward", "layer"):
         return False
@@ -151,16 +151,16 @@ def needs_loops(model: torch.nn.Module) -> bool:
 
 
 def _parts(layer: torch.nn.Module) -> LayerParts | None:
-    """Return the stages of a layer; None if the layer cannot be decomposed or overrides `forward`."""
+    """Return the stages of a layer; None if the layer has none or overrides `forward`."""
     if not isinstance(layer, Layer) or overrides_only(type(layer), "forward", "parts"):
         return None
     return layer.parts(multiply_first=False)
 
 
 def check_loops(model: torch.nn.Module, device: str) -> None:
-    """Check that the edge computation of every layer is one fused loop.
+    """Check that the edge computation of every layer can be fused into one loop.
 
-    Raises UnsupportedModelError with the layer, the reason and `device`.
+    Raises UnsupportedModelError; the message has the layer, the reason and `device`.
     """
     assert isinstance(model, GNN)
     remedy = suggest_device(device)
@@ -203,14 +203,14 @@ def check_loops(model: torch.nn.Module, device: str) -> None:
 
 
 def drop_replaced_loops(graph: Graph, model: torch.nn.Module) -> Graph:
-    """Return the graph without self-loops if the layers of a model add self-loops, otherwise unchanged.
+    """Return the graph without self-loops if layers of the model add them, otherwise unchanged.
 
-    Each vertex then has exactly one self-loop in such a layer, as in PyG's `GCNConv` and `GATConv`, and no
-    vertex is sampled as its own neighbour. Other models treat self-loops in the data as edges. User-defined
-    modules may declare an attribute `adds_self_loops`, as hyrt layers do.
+    In such a layer, each vertex then has exactly one self-loop, as in PyG's `GCNConv` and `GATConv`, and no
+    vertex is sampled as its own neighbour. Other models treat self-loops in the data like any edge. A
+    user-defined module may declare an attribute `adds_self_loops`, as hyrt layers do.
 
-    Raises DataError if the graph has self-loops and only some layers add them, or if a layer that multiplies
-    by edge weights would replace a self-loop with a weight other than 1.
+    Raises DataError if the graph has self-loops that only some layers would replace, or if a layer that
+    multiplies by edge weights would replace a self-loop with a weight other than 1.
     """
     parts = _find_parts(model)
     adding = [type(part).__name__ for part, adds in parts if adds]
@@ -231,7 +231,7 @@ def drop_replaced_loops(graph: Graph, model: torch.nn.Module) -> Graph:
 
 
 def _find_parts(module: torch.nn.Module) -> list[tuple[torch.nn.Module, bool]]:
-    """Return the submodules that declare whether they add self-loops, with their declarations.
+    """Return each submodule that declares whether it adds self-loops, with the declared value.
 
     A module that declares False is ignored if a submodule declares True.
     """
@@ -243,7 +243,7 @@ def _find_parts(module: torch.nn.Module) -> list[tuple[torch.nn.Module, bool]]:
 
 
 def _multiplies_edge_weights(part: torch.nn.Module) -> bool:
-    """Return whether a layer multiplies by edge weights; self-loops that it adds have weight 1."""
+    """Return whether a module multiplies by edge weights. Self-loops that it adds have weight 1."""
     if isinstance(part, SagaLayer):
         return "weight" in part.edge_fields
     aggregation = part.aggregation if isinstance(part, Layer) else None
@@ -251,7 +251,7 @@ def _multiplies_edge_weights(part: torch.nn.Module) -> bool:
 
 
 def _check_weights(graph: Graph, loops: str, layer: str) -> None:
-    """Reject self-loops whose weights a layer would replace by 1."""
+    """Reject self-loops with weights that a layer would replace by 1."""
     topology = graph.topology
     weights = topology.edge_weights
     if weights is None:

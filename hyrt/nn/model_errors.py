@@ -1,6 +1,6 @@
-"""Errors of user-defined modules: results that depend on the split, invalid outputs, and torch errors.  A
-layer such as `torch.nn.Dropout` can be found in the module; a call of `torch.nn.functional.dropout` is only
-visible in the operators that torch runs.
+"""Errors of user-defined modules: results that depend on the split, invalid outputs, and torch errors. A
+layer such as `torch.nn.Dropout` can be found in the module. A call of `torch.nn.functional.dropout` is
+visible only in the operators that torch runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hyrt.errors import UnsupportedModelError, describe_error
 
 
 def reject_batch_statistics(model: torch.nn.Module, device: str) -> None:
-    """Reject a model with layers whose result depends on other rows of the mini-batch.
+    """Reject a model with layers whose results depend on other rows of the mini-batch.
 
     Raises
     ------
@@ -46,7 +46,7 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 class _RejectRandomOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that rejects operators drawing from a generator, on the thread that entered it."""
+    """Dispatch mode that rejects random operators of the thread that entered it."""
 
     def __init__(self, name: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -64,7 +64,7 @@ class _RejectRandomOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _module_line(frame: FrameType | None) -> str:
-    """Return the innermost stack line outside of torch and this file."""
+    """Return the innermost stack line outside of torch and this module."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file != __file__ and not file.startswith(_TORCH + "/"):
@@ -74,23 +74,23 @@ def _module_line(frame: FrameType | None) -> str:
 
 
 class RngGuard:
-    """Hooks that raise UnsupportedModelError if a model or a copy draws random numbers in training.
+    """Forward hooks that raise UnsupportedModelError if a model or its copy draws random numbers in training.
 
-    Each calling thread is checked once: a module that draws random numbers does so in its first mini-batch,
-    and a check costs microseconds per operator.
+    Only the first mini-batch of each thread is checked: a module that draws random numbers does so in every
+    mini-batch, and the check costs microseconds per operator.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._name = type(model).__name__
         self._per_thread = threading.local()
-        # always_call: leave the dispatch mode also if `forward` raises.
+        # With `always_call`, the dispatch mode is left even if `forward` raises.
         self._handles = (
             model.register_forward_pre_hook(self._start_check),
             model.register_forward_hook(self._end_check, always_call=True),
         )
 
     def remove(self) -> None:
-        """Remove the checks of `model`, but not of its copies."""
+        """Remove the hooks of `model`, but not those of its copies."""
         for handle in self._handles:
             handle.remove()
 
@@ -112,7 +112,7 @@ class RngGuard:
 
 @dataclass(frozen=True, slots=True)
 class _ScoresCheck:
-    """Forward hook that validates outputs. Copies of a model keep it, so it also runs in device replicas."""
+    """Forward hook that validates outputs. Copies of a model share it, so it also checks device replicas."""
 
     num_scores: int | None
     more: set[str] | None
@@ -144,7 +144,7 @@ class _ScoresCheck:
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _ScoresCheck:
-        # Replicas on devices report to the same set.
+        # Replicas on devices add their messages to the same set.
         return self
 
 
@@ -158,7 +158,7 @@ def _describe_output(scores: Any) -> str:
 
 
 def _check_gradient(name: str, model: torch.nn.Module, scores: torch.Tensor) -> None:
-    """Raise UnsupportedModelError if scores are on a wrong device, or lack an enabled gradient."""
+    """Raise UnsupportedModelError if scores are on a wrong device or lack an expected gradient."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         return
@@ -175,7 +175,7 @@ def _check_gradient(name: str, model: torch.nn.Module, scores: torch.Tensor) -> 
 
 
 def check_width(name: str, width: int, num_scores: int | None) -> None:
-    """Raise UnsupportedModelError if there are fewer than `num_scores` scores per target; None allows any."""
+    """Raise UnsupportedModelError if `width` is less than `num_scores`; None allows any width."""
     if num_scores is not None and width < num_scores:
         raise UnsupportedModelError(
             f"{name} returned {width} scores for {num_scores} classes: return one score per class"
@@ -185,13 +185,13 @@ def check_width(name: str, width: int, num_scores: int | None) -> None:
 def add_output_check(
     model: torch.nn.Module, num_scores: int | None, extra_outputs: set[str] | None = None
 ) -> RemovableHandle:
-    """Register a hook that raises UnsupportedModelError for outputs that are invalid for the objective.
+    """Register a hook that raises UnsupportedModelError if outputs do not fit the objective.
 
-    The last block of `model`'s first argument is the targets' block. `num_scores` is the number of scores per
-    target that the objective needs; None for any. `extra_outputs` collects a message if the model or a copy
-    of it returns more. Removing the returned handle ends the checks of `model`, but not of copies.
+    The last block in the first argument of `model` is the targets' block. The objective needs `num_scores`
+    scores per target; None allows any number. If the model or a copy returns more, `extra_outputs` gets a
+    message. Removing the returned handle ends the checks of `model`, but not of copies.
 
-    Raises UnsupportedModelError at once if the model has a description for kernel devices with too few
+    Raises UnsupportedModelError at once if the description of the model for kernel devices has too few
     scores.
     """
     get_description = getattr(model, "description", None)
@@ -199,13 +199,13 @@ def add_output_check(
         try:
             last = get_description().layers[-1].products[-1]
         except UnsupportedModelError:
-            pass  # Devices with their own kernels reject the model later.
+            pass  # If the device has its own kernels, it rejects the model later.
         else:
             check_width(type(model).__name__, len(last.weight), num_scores)
     return model.register_forward_hook(_ScoresCheck(num_scores, extra_outputs))
 
 
-# Patterns of torch error messages, and a fix for each.
+# Patterns of torch error messages, with the remedy for each.
 _REMEDIES = (
     (
         r"same dtype|expected scalar type|dtype mismatch",
@@ -240,22 +240,22 @@ _REMEDIES = (
         "first block's sources",
     ),
 )
-# Pattern of the Python error if a module expects the blocks of another library, and a fix.
+# Pattern of Python's error message if a module expects the blocks of another library, with the remedy.
 _FOREIGN_BLOCKS = (
     r"'(Tensor)?Block' object has no attribute",
     "use hyrt.from_dgl(model) if it expects DGL blocks, or read the edges from block.edge_index(), as in PyG",
 )
-# Exceptions that indicate a bug in the module; failing devices raise other exceptions.
+# Exceptions that indicate a bug in the module. Failing devices raise other exceptions.
 _CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, ValueError)
 _LIBRARIES = (Path(torch.__file__).parent, Path(inspect.getfile(UnsupportedModelError)).parent)
 
 
 @contextmanager
 def explain_model_errors(model: torch.nn.Module) -> Iterator[None]:
-    """Explain common torch errors that a user-defined module raises in the `with` block.
+    """Explain common torch errors that a user-defined module raises within the `with` block.
 
-    Known torch errors, and exceptions that no device raises, become UnsupportedModelError with a fix or the
-    line of user code. Other exceptions pass through, since the device may have failed.
+    Known torch errors, and exceptions that no device raises, become UnsupportedModelError with a remedy or
+    the line of user code. Other exceptions pass through, because they may be device failures.
     """
     try:
         yield
@@ -264,7 +264,7 @@ def explain_model_errors(model: torch.nn.Module) -> Iterator[None]:
         remedy = next((remedy for words, remedy in _REMEDIES if re.search(words, message)), None)
         if remedy is None:
             raise
-        # Drop torch's generic hint after the message.
+        # Remove the generic hint that torch appends to the message.
         message = re.split(r"\. (?=Hint|Saved|Specify)|, which is output", message)[0].rstrip(".!")
         raise UnsupportedModelError(
             f"{type(model).__name__} failed{_place(error)} ({message}): {remedy}"
@@ -279,7 +279,7 @@ def explain_model_errors(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """Return the innermost line of user code; empty if there is none, as in a backward pass."""
+    """Return the innermost line of user code; empty if there is none, as in errors of a backward pass."""
     user_frames: list[Any] = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -1,5 +1,5 @@
-"""Operators over full graphs in host memory (GraphPy 6): exact, and without avoidable arrays of |E| rows.
+"""Operators over full graphs in host memory (GraphPy 6), without avoidable arrays of |E| rows.
 
-They work on arrays and write into arrays of the caller. Each row of a result is written by one thread and
-summed in the order of its edges: equal inputs give equal bits for any number of threads.
+They read arrays and write into arrays of the caller. One thread writes each row of a result and adds its
+edges in order, so equal inputs give equal bits for any number of threads.
 """

@@ -31,10 +31,10 @@ Array = NDArray[Any]
 
 @cache
 def _kernel(lanes: int) -> Any:
-    """Compile the loop for `lanes` columns.
+    """Compile the loop for passes of `lanes` columns.
 
-    Numba removes arguments that are None. An absent factor on rows is an empty array instead: testing it once
-    per row is free, and fewer loops are compiled.
+    Numba removes arguments that are None. For absent row factors, empty arrays are passed instead: one test
+    per row costs nothing, and fewer variants of the loop are compiled.
     """
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
@@ -46,7 +46,7 @@ def _kernel(lanes: int) -> Any:
         zeros = simd.filled(zero, lanes)
         for k in range(start, stop):
             i = np.int64(k) if rows is None else np.int64(rows[k])
-            # Consecutive rows prefetch each other's sources.
+            # If rows are consecutive, prefetch beyond the end of a row: the edges of the next row follow.
             final = (indptr[stop] if rows is None else indptr[i + 1]) - 1
             if rows is not None:
                 prefetch_edges(indptr, columns, rows, k, stop)
@@ -114,23 +114,23 @@ def spmm_into(
     accumulate: bool = False,
     workers: Workers | None = None,
 ) -> None:
-    """Sum source rows over the edges of each row, with optional scales and weights.
+    """Sum the source rows of each row's edges, with optional scales and edge weights.
 
     out[k] = row_scale[i] * sum of weights[e] * source_scale[c] * x[p(c)] over the edges e from c into i, +
-    self_scale[i] * x[p(i)]; with i = rows[k] (k without `rows`) and p = positions (p(c) = c without). Edges
-    from sources with a negative position are skipped. Over the transposed topology with row_scale and
-    source_scale exchanged, the function computes its own gradient with respect to x.
+    self_scale[i] * x[p(i)]; Here i = rows[k] (i = k without `rows`) and p(c) = positions[c] (p(c) = c without
+    `positions`). Edges from sources with a negative position are skipped. The gradient with respect to x is
+    the same function over the transposed topology, with row_scale and source_scale exchanged.
 
     `indptr` [V + 1] and `columns` [E] are int32 or int64. `x` [n, f] and `out` [V, f] (one row per element of
     `rows`, if given) are float32, float64, float16 bits as uint16, or bfloat16 bits as int16; sums are
-    float32 unless x is float64. They must not overlap. Their rows may have gaps, and are read and written
-    faster if they begin at cache lines, as in torch tensors.
+    float32 unless x is float64. They must not overlap. There may be gaps between rows, and rows that begin at
+    cache lines, as in torch tensors, are faster.
 
     Scales are [V]; without `self_scale` there is no self path. `weights` are [E], or [E, H] with one factor
-    for each of H equal slices of the columns; `edge_ids` has the index of each edge's weight, consecutive by
-    default. `accumulate` adds to `out`. Raises ValueError if shapes or dtypes do not match.
+    for each of H equal slices of the columns; `edge_ids` has the index of each edge's weight (default: edge
+    order). If `accumulate`, the sums are added to `out`. Raises ValueError if shapes or dtypes do not match.
     """
-    # One compiled loop serves both integer types; converting |V| integers is cheap compared with the sums.
+    # Both integer types use one compiled loop. Converting |V| integers is cheap compared with the sums.
     indptr = indptr.astype(np.int64, copy=False)
     elements, x_step = flatten_rows("x", x)
     results, out_step = flatten_rows("out", out)
@@ -181,7 +181,7 @@ def _slice_scale(scale: Array | None, i: int) -> Array | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SplitRowSum:
-    """Row with very many edges, whose pieces are summed like separate rows and then added in order."""
+    """Row with very many edges. Its pieces are summed like separate rows, then added in order."""
 
     starts: Array
     columns: Array
@@ -191,13 +191,13 @@ class _SplitRowSum:
     source_scale: Array | None
     self_scale: Array | None
     self_index: int
-    """Index of the row's own x, negative if there is none."""
+    """Index of the row of x that belongs to this row, negative if there is none."""
     weights: Array | None
     edge_ids: Array | None
     positions: Array | None
     accumulate: bool
     sums: Array
-    """[pieces + 1, f]: the row's own x, scaled, and the sums of the pieces."""
+    """The row's scaled own x, followed by the sum of each piece, [pieces + 1, f]."""
 
     __repr__ = short_repr
 
@@ -241,7 +241,7 @@ def _max_loop(lanes: int) -> Any:
         for k in range(start, stop):
             i = np.int64(k) if rows is None else np.int64(rows[k])
             first, end = np.int64(indptr[i]), np.int64(indptr[i + 1])
-            # Consecutive rows prefetch each other's sources.
+            # If rows are consecutive, prefetch beyond the end of a row: the edges of the next row follow.
             final = (np.int64(indptr[stop]) if rows is None else end) - 1
             best = simd.filled(zero, lanes)
             winner = none
@@ -297,7 +297,7 @@ def _winner_loop(lanes: int) -> Any:
                     prefetch(grad, later * grad_step + column + s)
                     prefetch(winners, later * width + column + s)
                 i = np.int64(columns[e])
-                # Of parallel edges, only the first is recorded as the argmax.
+                # If there are parallel edges, the first one is recorded as the argmax.
                 if e > first and columns[e - 1] == columns[e]:
                     continue
                 if positions is not None:
@@ -323,11 +323,11 @@ def max_aggregate_into(
     rows: Array | None = None,
     workers: Workers | None = None,
 ) -> None:
-    """Compute the maximum of each column over each row's source rows; zero without edges.
+    """Compute the column-wise maximum of each row's source rows; zero for rows without edges.
 
     `indptr` and `columns` are int32 or int64, for fewer than 2^31 vertices. `x` [V, f] and `out` [V, f], or
-    one row per element of `rows`, have the dtypes of `spmm_into`. `winners`, of `out`'s shape, C-contiguous
-    int32, receives the argmax sources: the first source of a tie, and -1 for rows without edges. Raises
+    one row per element of `rows`, have the dtypes of `spmm_into`. `winners`, C-contiguous int32 with the
+    shape of `out`, receives the argmax sources: the first one of a tie, and -1 for rows without edges. Raises
     ValueError if shapes or dtypes do not match.
     """
     elements, x_step = flatten_rows("x", x)
@@ -364,10 +364,10 @@ def max_aggregate_backward_into(
 ) -> None:
     """Compute the gradient `out` [V, f] of `max_aggregate_into` with respect to x.
 
-    Each element's gradient goes to its argmax source in `winners`. `t_indptr` and `t_columns` are the
-    transposed topology with sorted rows. `grad` [m, f] has one row per computed row, and `positions` [V] the
-    index of each vertex in the computed rows, negative for other vertices. Raises ValueError if shapes or
-    dtypes do not match.
+    The gradient of each element is added to its argmax source in `winners`. `t_indptr` and `t_columns` are
+    the transposed topology with sorted rows. `grad` [m, f] has one row per row that was computed, and
+    `positions` [V] has the index of each vertex among these rows, negative for other vertices. Raises
+    ValueError if shapes or dtypes do not match.
     """
     g, grad_step = flatten_rows("grad", grad)
     results, out_step = flatten_rows("out", out)

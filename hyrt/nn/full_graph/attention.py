@@ -1,20 +1,20 @@
-"""Graph attention over a full graph in two passes over the edges, without an array of |E| rows.
+"""Graph attention over a full graph in two passes over its edges, without arrays of |E| rows.
 
-GAT (Velickovic et al., ICLR 2018): out_i is the sum of alpha_ij p_j over the edges j -> i, with alpha_i the
-softmax over them of leaky(s_ij), s_ij = at_source_j + at_destination_i. The forward pass reads each p_j once:
-sums are rescaled whenever a higher score is found. It saves the logarithm of the softmax's denominator, from
-which the backward pass recomputes the weights.
+GAT (Velickovic et al., ICLR 2018): out_i is the sum of alpha_ij p_j over the edges j -> i, where alpha_i is
+the softmax of leaky(s_ij) over these edges, with s_ij = at_source_j + at_destination_i. The forward pass
+reads each p_j once, since it rescales the sums whenever it finds a higher score. It saves the logarithm of
+the softmax denominator, from which the backward pass recomputes the weights.
 
 With g the gradient of out and t_i = g_i . out_i, the gradient of s_ij is alpha_ij (g_i . p_j - t_i) times the
-slope of leaky at s_ij. Each source sums its gradients, and alpha_ij g_i for p_j, over the transpose. A
-destination's sum needs no further pass: alpha_ij (g_i . p_j - t_i) sums to zero over j, so only the
-difference between the slopes 1 and `slope` remains, (1 - slope) (g_i . Q_i - t_i q_i). Here Q_i is the sum of
-alpha_ij p_j, and q_i the sum of alpha_ij, over the edges with a positive s_ij, which the forward pass
-computes together with out_i.
+slope of leaky at s_ij. A source sums these gradients, and alpha_ij g_i for p_j, over the transpose. The sum
+of a destination needs no further pass: alpha_ij (g_i . p_j - t_i) sums to zero over j, so only the difference
+between the slopes 1 and `slope` remains, (1 - slope) (g_i . Q_i - t_i q_i). Here Q_i is the sum of alpha_ij
+p_j, and q_i the sum of alpha_ij, over the edges with a positive s_ij, which the forward pass computes
+together with out_i.
 
-Dropout replaces alpha_ij in out_i by m_ij alpha_ij with a mask m that is independent of the scores and
-recomputed in the backward pass. The gradient of s_ij is then alpha_ij (m_ij g_i . p_j - t_i), and Q_i is the
-sum of m_ij alpha_ij p_j.
+Dropout replaces alpha_ij in out_i by m_ij alpha_ij. The mask m is independent of the scores, and the backward
+pass recomputes it. The gradient of s_ij is then alpha_ij (m_ij g_i . p_j - t_i), and Q_i is the sum of m_ij
+alpha_ij p_j.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,var-annotated,unreachable"
@@ -50,7 +50,7 @@ from hyrt.runtime.workers import Workers, current_workers
 Array = NDArray[Any]
 
 Piece = Callable[[int, tuple[Array, ...]], None]
-"""Function that computes the piece of an index into arrays like those of the operator's loop for a row."""
+"""Function that computes piece k of a row, given k and arrays for the results of the operator's loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class SplitRowAttention:
 
     compute: Piece
     row: Sequence[Array | None]
-    """The row's out and positive [H, d], lse and positive_weight [H], in the order of `attend_into`."""
+    """The row's `out` and `positive` [H, d], `lse` and `positive_weight` [H], in this order."""
     parts: tuple[Array, ...]
-    """[pieces, ...] the same values per piece."""
+    """Arrays [pieces, ...] with the same results per piece."""
 
     __repr__ = short_repr
 
@@ -69,7 +69,7 @@ class SplitRowAttention:
     def allocate(
         cls, pieces: int, compute: Piece, row: Sequence[Array | None], kind: np.dtype[Any]
     ) -> SplitRowAttention:
-        """Allocate the results of `pieces` pieces, summed in dtype `kind`."""
+        """Allocate the results of `pieces` pieces, whose sums have the dtype `kind`."""
         out = row[0]
         assert out is not None
         heads = len(out)
@@ -83,13 +83,13 @@ class SplitRowAttention:
         (out, lse, positive, positive_weight), parts = self.row, self.parts
         lses = parts[1]
         top = lses.max(0)
-        # The softmax is undefined if all scores of a row are -inf, in pieces or not.
+        # If all scores of a row are -inf, its softmax is undefined, whether or not the row is split.
         with np.errstate(invalid="ignore"):
             weights = np.exp(lses - top)
             total = weights.sum(0)
             weights /= total
         for part in (parts[0], parts[2]):
-            # A piece whose scores are all -inf contributes nothing; its own softmax is NaN.
+            # If all scores of a piece are -inf, its softmax is NaN, but the piece must contribute nothing.
             part[np.isneginf(lses)] = 0
         assert out is not None
         _add_up(parts[0], weights, out)
@@ -108,9 +108,9 @@ class SplitRowGradient:
     compute: Piece
     p_grad: Array
     source_grad: Array
-    """`p_grad` [H, d] and `source_grad` [H] of the row."""
+    """Row's gradients `p_grad` [H, d] and `source_grad` [H]."""
     parts: tuple[Array, ...]
-    """[pieces, ...] the same values per piece."""
+    """Arrays [pieces, ...] with the same gradients per piece."""
 
     __repr__ = short_repr
 
@@ -118,7 +118,7 @@ class SplitRowGradient:
     def allocate(
         cls, pieces: int, compute: Piece, p_grad: Array, source_grad: Array, kind: np.dtype[Any]
     ) -> SplitRowGradient:
-        """Allocate the results of `pieces` pieces, summed in dtype `kind`."""
+        """Allocate the results of `pieces` pieces, whose sums have the dtype `kind`."""
         shapes = (p_grad.shape, source_grad.shape)
         return cls(compute, p_grad, source_grad, tuple(np.empty((pieces, *shape), kind) for shape in shapes))
 
@@ -132,23 +132,23 @@ class SplitRowGradient:
 
 
 def _add_up(parts: Array, weights: Array | None, out: Array) -> None:
-    """Write the sum of the pieces [pieces, H, d], weighted by [pieces, H], in their order."""
+    """Write the sum of the pieces [pieces, H, d] to `out`, weighted by [pieces, H], in their order."""
     pieces = len(parts)
     borders, order = np.array([0, pieces]), np.arange(pieces, dtype=np.int32)
     spmm_into(borders, order, parts.reshape(pieces, -1), out.reshape(1, -1), weights=weights)
 
 
-# Rows per chunk of `attend_backward_destinations_into`.
+# Number of rows per chunk of `attend_backward_destinations_into`.
 _GRAIN = 4096
 NUM_END_VALUES = 3
-"""Values per destination and head that the backward pass reads per edge: score term, lse and g . out."""
+"""Values per destination and head that the backward pass reads per edge: score term, lse, g . out."""
 
 
 @cache
 def _forward(heads: int, width: int, lanes: int) -> Any:
-    """Compile the loop for `heads` heads of `width` columns, held by `lanes`.
+    """Compile the loop for `heads` heads of `width` columns each, in vectors of `lanes` lanes.
 
-    `indptr` and the results begin with row `base`, which is 0 if `rows` is given.
+    `indptr` and the results begin at row `base`, which is 0 if `rows` is given.
     """
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
@@ -159,7 +159,7 @@ def _forward(heads: int, width: int, lanes: int) -> Any:
         line = 64 // p.itemsize
         step = num_heads * width
         column = head * width
-        # Finite, so that a score of -inf has a finite distance to it and always gets weight zero.
+        # Finite, so that the difference to a score of -inf is defined: such an edge always has weight zero.
         lowest = simd.filled(at_source.dtype.type(np.finfo(at_source.dtype).min), heads)
         one = simd.filled(at_source.dtype.type(1), heads)
         no_weight = simd.filled(at_source.dtype.type(0), heads)
@@ -171,7 +171,7 @@ def _forward(heads: int, width: int, lanes: int) -> Any:
             if key is not None:
                 stream = vertex_stream(key, np.uint64(i if names is None else np.int64(names[i])))
             first, end = np.int64(indptr[i - base]), np.int64(indptr[i - base + 1])
-            # Consecutive rows prefetch each other's sources.
+            # If rows are consecutive, prefetch beyond the end of a row: the edges of the next row follow.
             final = (np.int64(indptr[stop - base]) if rows is None else end) - 1
             if rows is not None:
                 prefetch_edges(indptr, columns, rows, k, stop)
@@ -186,7 +186,7 @@ def _forward(heads: int, width: int, lanes: int) -> Any:
             top = lowest
             total, positive_total = no_row, no_row
             weights, positive_weights = no_weight, no_weight
-            # A row's self-loop precedes its edges.
+            # The self-loop of a row precedes its edges.
             for e in range(first - 1 if loops else first, end):
                 c = i
                 if e >= first:
@@ -224,7 +224,7 @@ def _forward(heads: int, width: int, lanes: int) -> Any:
                     positive_weights = simd.add(positive_weights, weight)
             inverse = no_weight
             if loops or end > first:
-                # If all scores are -inf, this is infinite and the result is NaN.
+                # If all scores are -inf, `inverse` is infinite and the result is NaN.
                 inverse = simd.divide(one, weights)
             wide = simd.spread(inverse, width, lanes)
             target, target_head = (k - base) * step + column, (k - base) * num_heads + head
@@ -240,7 +240,7 @@ def _forward(heads: int, width: int, lanes: int) -> Any:
 
 @cache
 def _destination_loop(heads: int, width: int, lanes: int) -> Any:
-    """Compile the loop that prepares the backward pass per destination, with its score term's gradient."""
+    """Compile the loop that computes the destinations' score gradient and prepares the source loop."""
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
     def prepare_rows(
@@ -256,7 +256,7 @@ def _destination_loop(heads: int, width: int, lanes: int) -> Any:
             mean_weight = simd.multiply(mean, simd.load(positive_weight, head_index, heads, None))
             left = simd.scaled(simd.subtract(above, mean_weight), 1 - slope)
             simd.store(destination_grad, head_index, left, None)
-            # Interleaved, because they are read together.
+            # The three values are interleaved, because they are read together.
             target = 3 * k * num_heads + head
             offset = simd.load(at_destination, i * num_heads + head, heads, None)
             simd.store(ends, target, offset, None)
@@ -268,7 +268,7 @@ def _destination_loop(heads: int, width: int, lanes: int) -> Any:
 
 @cache
 def _source_loop(heads: int, width: int, lanes: int) -> Any:
-    """Compile the loop for source gradients; `indptr` (transposed) and results begin with row `base`."""
+    """Compile the loop for source gradients. `indptr` (transposed) and the results begin at row `base`."""
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
     def run_backward(
@@ -348,18 +348,18 @@ def attend_into(
     mask: AttentionDropout | None = None,
     workers: Workers | None = None,
 ) -> None:
-    """Sum source rows weighted by attention.
+    """Sum the source rows of each row's edges, weighted by attention.
 
-    out[k] = sum of alpha[e] * p[c] over the edges e from c into i = rows[k], per head, with alpha the softmax
-    over them of leaky(at_source[c] + at_destination[i]). It is zero for a row without edges and self-loop.
+    Per head, out[k] is the sum of alpha[e] * p[c] over the edges e from c into i = rows[k]; alpha is the
+    softmax of leaky(at_source[c] + at_destination[i]) over them. It is zero without edges and self-loop.
 
     `indptr` [V + 1] and `columns` [E] are int32 or int64. `p` [V, H, d] is float32, float64, float16 bits as
     uint16, or bfloat16 bits as int16. The score terms [V, H] are float64 if p is float64, otherwise float32.
-    `out` [m, H, d] has the dtype of p or of the scores.
+    `out` [m, H, d] has the dtype of p or that of the scores.
 
-    `lse` [m, H], `positive` [m, H, d] (dtype of `out`) and `positive_weight` [m, H] are saved for the
-    backward pass: pass all or none. `loops` adds a self-loop to each row, and `mask` drops alpha after the
-    softmax. Raises ValueError if shapes or dtypes do not match.
+    `lse` [m, H], `positive` [m, H, d] (dtype of `out`) and `positive_weight` [m, H] receive values for the
+    backward pass: pass all or none of them. `loops` adds a self-loop to each row, and `mask` applies dropout
+    to alpha after the softmax. Raises ValueError if shapes or dtypes do not match.
     """
     _, heads, width = _sizes(p)
     vertices = len(indptr) - 1
@@ -434,11 +434,11 @@ def attend_backward_into(
     """Compute the gradients of `attend_into`, in one pass over the transposed edges.
 
     `grad` [m, H, d] is the gradient of `out`. `p_grad` [V, H, d], `source_grad` [V, H] and `destination_grad`
-    [m, H] receive the gradients of p, at_source, and at_destination in the computed rows. `grad` and `p_grad`
-    have the dtype of p or of the scores, the other two that of the scores.
+    [m, H] receive the gradients of p, of at_source, and of at_destination for the computed rows. `grad` and
+    `p_grad` have the dtype of p or that of the scores, and the other two have the dtype of the scores.
 
-    `rows` [m] and `positions` are both given or both None; `positions` [V] has the index of each vertex in
-    `rows`, negative for other vertices. All other arguments are those of `attend_into`, with its results.
+    `rows` [m] and `positions` are both given or both None. `positions` [V] has the index of each vertex in
+    `rows`, negative for other vertices. The other arguments are the arguments and results of `attend_into`.
     Temporary arrays have 3 values per row and head. Raises ValueError if shapes or dtypes do not match.
     """
     heads, kind = p.shape[1], sum_dtype(p.dtype)
@@ -467,10 +467,10 @@ def attend_backward_destinations_into(
     rows: Array | None = None,
     workers: Workers | None = None,
 ) -> None:
-    """Compute the row-wise half of `attend_backward_into`, after which `out` and `positive` are not read.
+    """Compute the row-wise half of `attend_backward_into`. The other half does not read `out` and `positive`.
 
     `ends` [m, 3 H], with the dtype of the scores, receives the values that edges read at their destinations.
-    `destination_grad` may be `positive_weight` itself.
+    `destination_grad` and `positive_weight` may be the same array.
     """
     number, heads, width = _sizes(out)
     kind = sum_dtype(out.dtype)
@@ -513,9 +513,9 @@ def attend_backward_sources_into(
     mask: AttentionDropout | None = None,
     workers: Workers | None = None,
 ) -> None:
-    """Compute the second half of `attend_backward_into`, along the transposed edges.
+    """Compute the other half of `attend_backward_into`, along the transposed edges.
 
-    `ends` is from `attend_backward_destinations_into`.
+    `ends` is the result of `attend_backward_destinations_into`.
     """
     _, heads, width = _sizes(p)
     vertices = len(t_indptr) - 1
@@ -532,7 +532,7 @@ def attend_backward_sources_into(
         _scores("source_grad", source_grad, (vertices, heads), kind),
     )
     leaky_slope, drops = kind.type(slope), _drops(mask, kind)
-    # Only the mask needs the row ids.
+    # Row ids are only needed for the mask.
     names = None if mask is None else cast_row_ids(rows, t_columns)
 
     def run_backward(
@@ -557,7 +557,7 @@ def attend_backward_sources_into(
 
 
 def _drops(mask: AttentionDropout | None, kind: np.dtype[Any]) -> tuple[Any, Any, Any, Any]:
-    """Return the key, threshold, factor and vertex ids of a mask as kernel arguments (None: no dropout)."""
+    """Return a mask's key, threshold, factor and vertex ids as kernel arguments; None for no dropout."""
     if mask is None:
         return (None, None, None, None)
     return (mask.key, mask.threshold, kind.type(mask.scale), mask.vertices)

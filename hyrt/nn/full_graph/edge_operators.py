@@ -1,6 +1,6 @@
-"""Operators on edge tensors of a full graph, named as in GraphPy (6.1).
+"""Operators on edge tensors of a full graph, with the names of GraphPy (6.1).
 
-They compute values from both ends (gSDDMMvv, gSDDMMve), and sums, maxima and softmax per row (gSpMMe).
+They compute values from both endpoints (gSDDMMvv, gSDDMMve), and reductions and softmax per row (gSpMMe).
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,var-annotated,unreachable"
@@ -112,9 +112,9 @@ def combine_into(
 ) -> None:
     """Compute out[e] = left `operation` right for each edge e, column by column.
 
-    `left_at` and `right_at` select the row that an edge reads: that of its source, its destination, or the
-    edge itself. Operands [V, f], or [E, f] for edge tensors, and `out` [E, f] are float32, float64, or 16
-    bits; `indptr` and `columns` are int32 or int64. Raises ValueError if shapes or dtypes do not match.
+    `left_at` and `right_at` select the operand row that an edge reads: that of its source, its destination,
+    or its own. Operands [V, f] ([E, f] for edge tensors) and `out` [E, f] are float32, float64, or 16-bit;
+    `indptr` and `columns` are int32 or int64. Raises ValueError if shapes or dtypes do not match.
     """
     if out.ndim != 2:
         raise ValueError(f"out has shape {out.shape}: pass [edges, columns]")
@@ -146,7 +146,7 @@ def dot_into(
 ) -> None:
     """Compute out[e, h] = left[h] . right[h] for each edge e and head h.
 
-    Operands are [V, H, d], or [E, H, d] for edge tensors, and `out` is [E, H]; otherwise like `combine_into`.
+    Operands are [V, H, d], or [E, H, d] for edge tensors, and `out` is [E, H]. Otherwise like `combine_into`.
     """
     if left.ndim != 3 or not left.shape[1] or not left.shape[2]:
         raise ValueError(f"left has shape {left.shape}: pass [rows, heads, columns per head]")
@@ -175,13 +175,13 @@ def _over_edges(
     step: int,
     workers: Workers | None,
 ) -> None:
-    """Call `compute(indptr, left, right, start, stop)` for all rows; split rows with very many edges."""
+    """Call `compute(indptr, left, right, start, stop)` for all rows, with long rows split into pieces."""
 
     def work(start: int, stop: int) -> None:
         compute(indptr, *ends, start, stop)
 
     def cut(k: int, starts: Array) -> _SplitRowEdges:
-        # A piece is row 0 of a separate indptr.
+        # Each piece is row 0 of a separate indptr.
         left, right = (
             x[k * step :] if column == "destination" else x for x, column in zip(ends, places, strict=True)
         )
@@ -192,7 +192,7 @@ def _over_edges(
 
 @dataclass(frozen=True, slots=True)
 class _SplitRowEdges:
-    """Row with very many edges, each of which has a separate result."""
+    """Row with very many edges, whose results are independent of each other."""
 
     starts: Array
     left: Array
@@ -314,11 +314,11 @@ def reduce_edges_into(
     winners: Array | None = None,
     workers: Workers | None = None,
 ) -> None:
-    """Reduce the values of each row's edges to their sum or maximum, column by column; zero without edges.
+    """Reduce the values of each row's edges to their sum or maximum per column; zero without edges.
 
     `values` [E, f] and `out` [V, f] are float32, float64, or 16 bits. `edge_ids` [E] has the index of each
-    edge's row in `values`, consecutive by default. For maxima, `winners` [V, f], C-contiguous int64, receives
-    the argmax edge ids, -1 for rows without edges. Raises ValueError if shapes or dtypes do not match.
+    edge's row in `values` (default: edge order). For maxima, `winners` [V, f], C-contiguous int64, receives
+    argmax edge ids, and -1 for rows without edges. Raises ValueError if shapes or dtypes do not match.
     """
     if values.ndim != 2:
         raise ValueError(f"values has shape {values.shape}: pass [edges, columns]")
@@ -348,17 +348,17 @@ def reduce_edges_into(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SplitRowReduction:
-    """Row with very many edges, whose pieces are reduced like separate rows and then to one row."""
+    """Row with very many edges. Its pieces are reduced like separate rows, then to a single row."""
 
     starts: Array
     edge_ids: Array | None
     values: Array
-    """Flat values of all edges."""
+    """Values of all edges as a flat array."""
     out: Array
     largest: bool
     winners: Array | None
     parts: Array
-    """[pieces, f]."""
+    """Results of the pieces, [pieces, f]."""
     part_winners: Array | None
 
     __repr__ = short_repr
@@ -387,10 +387,10 @@ def broadcast_to_edges_into(
     winners: Array | None = None,
     workers: Workers | None = None,
 ) -> None:
-    """Copy each row's values [V, f] to all of its edges [E, f], or each value to its argmax edge.
+    """Copy each row's values [V, f] to all of its edges [E, f], or each value to its argmax edge only.
 
-    This is the gradient of `reduce_edges_into`. With `winners` [V, f], C-contiguous int64 edge ids, all other
-    edges receive zeros. Raises ValueError if shapes or dtypes do not match.
+    This is the gradient of `reduce_edges_into`. `winners` [V, f] are the C-contiguous int64 ids of the argmax
+    edges; all other edges receive zeros. Raises ValueError if shapes or dtypes do not match.
     """
     if rows.ndim != 2:
         raise ValueError(f"rows has shape {rows.shape}: pass [vertices, columns]")
@@ -425,10 +425,10 @@ def softmax_edges_into(indptr: Array, scores: Array, out: Array, *, workers: Wor
 def softmax_edges_backward_into(
     indptr: Array, weights: Array, grad: Array, out: Array, *, workers: Workers | None = None
 ) -> None:
-    """Compute the gradient of `softmax_edges_into` with respect to the scores, from the softmax `weights`.
+    """Compute the gradient of `softmax_edges_into` with respect to the scores from its result `weights`.
 
-    All are [E, H], float32 or float64; `out` may be `weights` or `grad` itself. Raises ValueError if shapes
-    or dtypes do not match.
+    All arrays are [E, H], float32 or float64. `out` may be `weights` or `grad` itself. Raises ValueError if
+    shapes or dtypes do not match.
     """
     inputs, grads, results, width = _edge_rows(indptr, weights=weights, grad=grad, out=out)
 

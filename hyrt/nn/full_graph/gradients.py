@@ -1,7 +1,7 @@
 """Operators over full graphs as autograd functions on CPU tensors.
 
-Each backward pass consists of the same operators over the transpose, which reads edge tensors in place by
-edge id: edge tensors are not copied, and no edge tensor of ones is created (GraphPy 6.1).
+Each backward pass uses the same operators over the transpose, which reads edge tensors in place by edge id.
+No edge tensor is copied, and no edge tensor of ones is created (GraphPy 6.1).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class SumScales:
-    """Constant factors [V] on row sums, on sources and on a row's own x (self-loop); None if all are 1."""
+    """Constant factors [V] of row sums, of sources and of a row's own x (self-loop); None if all are 1."""
 
     row: Array | None = None
     source: Array | None = None
@@ -45,7 +45,7 @@ class SumScales:
 
 
 def as_array(x: Tensor) -> Array:
-    """Return the elements of a CPU tensor as a kernel argument, without a copy if it is contiguous."""
+    """Return the data of a CPU tensor as a kernel argument, without a copy if the tensor is contiguous."""
     x = x.detach().contiguous()
     if x.dtype == torch.float16:
         x = x.view(torch.uint16)
@@ -56,12 +56,12 @@ def as_array(x: Tensor) -> Array:
 
 
 def _empty_like(like: Tensor) -> Tensor:
-    """Allocate a contiguous result with a tensor's shape and dtype; `as_array` returns a view of it."""
+    """Allocate a contiguous tensor with the shape and dtype of `like`; `as_array` returns a view of it."""
     return torch.empty_like(like, memory_format=torch.contiguous_format)
 
 
 def _edges(topology: Topology, transposed: bool) -> tuple[Array, Array, Array | None]:
-    """Return indptr, columns and edge ids (None if they are consecutive)."""
+    """Return indptr, columns and edge ids; None for consecutive ids."""
     if not transposed:
         return topology.indptr, topology.indices, None
     reverse = topology.transposed
@@ -212,7 +212,7 @@ def _combine_edges(
 
 
 def _sum_to_ends(topology: Topology, edge_grad: Tensor, at: EdgePosition) -> Tensor:
-    """Sum an edge tensor [E, f] at the end from which the edges have read."""
+    """Sum an edge tensor [E, f] over the edges of each vertex at the endpoint `at`."""
     if at == "edge":
         return edge_grad
     out = edge_grad.new_empty((topology.num_vertices, edge_grad.shape[1]))
@@ -255,7 +255,7 @@ class _Dot(torch.autograd.Function):
 def _weighted_sum_to_ends(
     topology: Topology, grad: Tensor, x: Tensor, x_at: EdgePosition, target: EdgePosition
 ) -> Tensor:
-    """Sum grad[e, h] x[h] at the end `target` of the edges, with x [., H, d] read at `x_at`."""
+    """Sum grad[e, h] x[h] over each vertex's edges at the endpoint `target`; x is [., H, d] at `x_at`."""
     heads, width = x.shape[1:]
     rows = x.reshape(len(x), heads * width)
     if {x_at, target} == {"source", "destination"}:
@@ -345,7 +345,7 @@ class _AttendAll(torch.autograd.Function):
 def sum_aggregate(
     topology: Topology, x: Tensor, weights: Tensor | None, scales: SumScales, *, transposed: bool
 ) -> Tensor:
-    """Apply `spmm_into` over the edges or their transpose: x [V, f], weights [E, H] float32 or float64."""
+    """Apply `spmm_into` over the edges or their transpose to x [V, f] with float weights [E, H]."""
     return cast(Tensor, _SumAggregate.apply(x, weights, topology, scales, transposed))  # type: ignore[no-untyped-call]
 
 
@@ -362,7 +362,7 @@ def combine(
     left_at: EdgePosition,
     right_at: EdgePosition,
 ) -> Tensor:
-    """Apply `combine_into` to rows of equal width and dtype."""
+    """Apply `combine_into` to operands of equal width and dtype."""
     places = (operation, left_at, right_at)
     return cast(Tensor, _Combine.apply(left, right, topology, *places))  # type: ignore[no-untyped-call]
 
@@ -370,12 +370,12 @@ def combine(
 def dot(
     topology: Topology, left: Tensor, right: Tensor, left_at: EdgePosition, right_at: EdgePosition
 ) -> Tensor:
-    """Apply `dot_into` to rows [., H, d] of one dtype."""
+    """Apply `dot_into` to operands [., H, d] of equal dtype."""
     return cast(Tensor, _Dot.apply(left, right, topology, left_at, right_at))  # type: ignore[no-untyped-call]
 
 
 def reduce_edges(topology: Topology, values: Tensor, *, largest: bool, dtype: torch.dtype) -> Tensor:
-    """Apply `reduce_edges_into` to values [E, f], with results of dtype `dtype`."""
+    """Apply `reduce_edges_into` to values [E, f]; the result has the given dtype."""
     return cast(Tensor, _ReduceEdges.apply(values, topology, largest, dtype))  # type: ignore[no-untyped-call]
 
 
@@ -387,6 +387,6 @@ def softmax_edges(topology: Topology, scores: Tensor) -> Tensor:
 def attend_all(
     topology: Topology, p: Tensor, at_source: Tensor, at_destination: Tensor, *, slope: float, loops: bool
 ) -> Tensor:
-    """Apply `attend_into` to p [V, H, d] and scores [V, H] in the dtype of the sums."""
+    """Apply `attend_into` to p [V, H, d], and scores [V, H] with the dtype of the sums."""
     arguments = (p, at_source, at_destination, topology, slope, loops)
     return cast(Tensor, _AttendAll.apply(*arguments))  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Vector operations on registers for compiled loops."""
+"""Operations on vector registers for compiled loops."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,attr-defined,call-arg"
 
@@ -12,13 +12,13 @@ from numba.extending import intrinsic, models, register_model
 
 from hyrt.runtime.intrinsics import float_to_half, half_to_float
 
-# Multiply-add fusion is allowed, as in the other kernels; the order of sums is preserved.
+# Products and sums may be fused, as in the other kernels. The order of sums is preserved.
 _FLAGS = ("contract", "nsz")
 _I32 = ir.IntType(32)
 
 
 class Lanes(types.Type):
-    """Vector of `count` numbers of a numba type."""
+    """Numba type of a vector of `count` numbers."""
 
     def __init__(self, element: types.Number, count: int) -> None:
         self.element = element
@@ -28,7 +28,7 @@ class Lanes(types.Type):
 
 @register_model(Lanes)
 class LanesModel(models.PrimitiveModel):
-    """LLVM vector type as the data model of `Lanes`."""
+    """Data model of `Lanes`: an LLVM vector."""
 
     def __init__(self, manager, lanes) -> None:
         super().__init__(manager, lanes, ir.VectorType(manager[lanes.element].get_value_type(), lanes.count))
@@ -39,7 +39,7 @@ def _is_half(element):
 
 
 def _number(element):
-    """Return the number type in which an element is computed."""
+    """Return the number type in which elements of a type are computed."""
     return types.float32 if _is_half(element) else element
 
 
@@ -62,7 +62,7 @@ def _pointer(context, builder, array_type, array, index, vector):
 
 
 def _mask(builder, used, count):
-    """Return a mask of the lanes before `used`."""
+    """Return a mask with the first `used` lanes set."""
     width = used.type.width
     lanes = ir.Constant(ir.VectorType(ir.IntType(width), count), list(range(count)))
     return builder.icmp_signed("<", lanes, _spread(builder, used, count))
@@ -90,21 +90,21 @@ def _rounded(context, builder, number, element, count):
     half_vector = ir.VectorType(ir.IntType(16), count)
     if not element.signed:
         return float_to_half(context, builder, number)
-    # Round to nearest even: add half a unit minus one, plus one if the lowest bit kept is odd.
+    # Round to nearest even: add half a unit minus one, plus one if the lowest retained bit is odd.
     bits = builder.bitcast(number, ir.VectorType(_I32, count))
     shift = _integers(32, count, 16)
     odd = builder.and_(builder.lshr(bits, shift), _integers(32, count, 1))
     up = builder.add(bits, builder.add(odd, _integers(32, count, 0x7FFF)))
-    # NaN must not become infinity.
+    # Without this, rounding could turn a NaN into infinity.
     up = builder.select(builder.fcmp_unordered("uno", number, number), _integers(32, count, 0x7FC00000), up)
     return builder.trunc(builder.lshr(up, shift), half_vector)
 
 
 @intrinsic(prefer_literal=True)
 def load(typingctx, array, index, count, used):
-    """Load `count` numbers of a C-contiguous array from `index` on; zero from lane `used` on.
+    """Load `count` numbers of a C-contiguous array, starting at `index`; lanes from `used` on are zero.
 
-    `count` is a constant, `used` an integer, or None for all. Elements after the used lanes are not read.
+    `count` is a constant. `used` is an integer, or None for all. Elements for unused lanes are not read.
     """
     if not isinstance(count, types.IntegerLiteral):
         return None
@@ -134,7 +134,7 @@ def load(typingctx, array, index, count, used):
 
 @intrinsic
 def store(typingctx, array, index, lanes, used):
-    """Store the lanes before `used` into a C-contiguous array from `index` on."""
+    """Store the first `used` lanes into a C-contiguous array, starting at `index`."""
 
     def generate(context, builder, signature, args):
         element = context.get_data_type(array.dtype)
@@ -210,7 +210,7 @@ def above(typingctx, a, b):
 
 @intrinsic
 def where_positive(typingctx, condition, there, elsewhere):
-    """Select lanes of `there` if `condition` is positive, otherwise of `elsewhere`."""
+    """Select lanes of `there` for positive lanes of `condition`, otherwise of `elsewhere`."""
 
     def generate(context, builder, signature, args):
         is_positive = builder.fcmp_ordered(">", args[0], ir.Constant(args[0].type, None))
@@ -221,7 +221,7 @@ def where_positive(typingctx, condition, there, elsewhere):
 
 @intrinsic
 def where_above(typingctx, a, b, there, elsewhere):
-    """Select lanes of `there` if a is greater than b or NaN, otherwise of `elsewhere`."""
+    """Select lanes of `there` for lanes of a that are greater than b or NaN, otherwise of `elsewhere`."""
 
     def generate(context, builder, signature, args):
         row, best, *choice = args
@@ -233,7 +233,7 @@ def where_above(typingctx, a, b, there, elsewhere):
 
 @intrinsic
 def where_equal(typingctx, integers, number, there, elsewhere):
-    """Select lanes of `there` if the integer equals `number`, otherwise of `elsewhere`."""
+    """Select lanes of `there` for integers that equal `number`, otherwise of `elsewhere`."""
 
     def generate(context, builder, signature, args):
         numbers = _spread(builder, args[1], integers.count)
@@ -255,21 +255,21 @@ def inverse_or_zero(typingctx, lanes):
     return lanes(lanes), generate
 
 
-# exp(x) = 2^n exp(r) with |r| <= ln 2 / 2. Per type: bits of a number, position and bias of the exponent, the
-# constant that moves n into the lowest bits of a sum, number of terms of exp(r) up to rounding error, and the
-# x below which the result is subnormal.
+# exp(x) = 2^n exp(r) with |r| <= ln 2 / 2. Values per type: bits of a number; position and bias of the
+# exponent; constant that moves n into the lowest bits of a sum; number of terms of exp(r) up to the rounding
+# error; the x below which the result is subnormal.
 _EXPONENTS = {
     types.float32: (32, 23, 127, 1.5 * 2.0**23, 8, -87.0),
     types.float64: (64, 52, 1023, 1.5 * 2.0**52, 14, -708.0),
 }
-# ln 2 in two parts, the first with few bits, so that its product with n is exact in both types.
+# ln 2 in two parts. The first part has few bits, so that its product with n is exact in both types.
 _LN2_HIGH = 0.693359375
 _LN2_LOW = math.log(2) - _LN2_HIGH
 
 
 @intrinsic
 def exp(typingctx, lanes):
-    """Compute exp of numbers up to about 80, to a few units in the last place; 0 far below zero."""
+    """Compute exp of numbers up to about 80 with an error of a few ulps; 0 for very negative numbers."""
 
     def generate(context, builder, signature, args):
         (x,) = args
@@ -313,7 +313,7 @@ def log(typingctx, lanes):
 
 @intrinsic(prefer_literal=True)
 def spread(typingctx, heads, width, count):
-    """Repeat each head's number `width` times in a vector of `count` lanes."""
+    """Repeat the number of each head `width` times in a vector of `count` lanes."""
     if not isinstance(width, types.IntegerLiteral) or not isinstance(count, types.IntegerLiteral):
         return None
     result = Lanes(heads.element, count.literal_value)
@@ -328,7 +328,7 @@ def spread(typingctx, heads, width, count):
 
 @intrinsic(prefer_literal=True)
 def sums_of_heads(typingctx, lanes, width, heads):
-    """Sum each head's `width` lanes, by adding halves to halves."""
+    """Sum the `width` lanes of each head by pairwise addition of halves."""
     if not isinstance(width, types.IntegerLiteral) or not isinstance(heads, types.IntegerLiteral):
         return None
     result = Lanes(lanes.element, heads.literal_value)
@@ -355,6 +355,6 @@ def sums_of_heads(typingctx, lanes, width, heads):
 
 
 def _shuffled(builder, vector, order):
-    """Permute the lanes of a vector; indices from its count on select zero."""
+    """Permute the lanes of a vector; an index of its lane count or more selects zero."""
     lanes = ir.Constant(ir.VectorType(_I32, len(order)), order)
     return builder.shuffle_vector(vector, ir.Constant(vector.type, None), lanes)

@@ -1,4 +1,4 @@
-"""Full-graph operators in terms of torch's operators, for every torch device."""
+"""Full-graph operators composed of torch operators, for all torch devices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPERATIONS = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "d
 
 def get_device_block(topology: Topology, device: torch.device) -> TensorBlock:
     """Return the full graph as one block on a device, cached in the topology."""
-    # A frozen topology caches derived values, such as its transpose, in its instance dictionary.
+    # A topology is frozen, but its instance dictionary caches derived values such as the transpose.
     cached: dict[torch.device, TensorBlock] = vars(topology).setdefault("_blocks_on", {})
     if device not in cached:
         degrees = torch.from_numpy(topology.in_degrees).to(device)
@@ -42,7 +42,7 @@ def get_device_block(topology: Topology, device: torch.device) -> TensorBlock:
 
 
 def _to_sum_dtype(x: Tensor) -> Tensor:
-    """Convert 16-bit rows to float32, in which they are summed."""
+    """Convert 16-bit rows to float32, the dtype of their sums."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
@@ -118,7 +118,7 @@ def reduce_edges(topology: Topology, values: Tensor, *, largest: bool, dtype: to
 
 def softmax_edges(topology: Topology, scores: Tensor) -> Tensor:
     block = get_device_block(topology, scores.device)
-    # The offset does not change the softmax and needs no gradient.
+    # Subtracting the maximum does not change the softmax, so the maximum needs no gradient.
     top, _ = segment_max(scores.detach(), block.indptr)
     weights = (scores - gather_destinations(block, top)).exp()
     return weights / gather_destinations(block, scatter_to_destinations(block, weights))

@@ -18,9 +18,9 @@ from hyrt.runtime.numba_cache import nb
 from hyrt.runtime.workers import Workers, current_workers
 
 AHEAD = 64
-"""Prefetch distance in edges: with fewer, rows of 16 columns take 1.2 times as long."""
+"""Prefetch distance in edges. With a smaller one, rows of 16 columns take 1.2 times as long."""
 
-# Columns per pass over the edges. More would not fit the registers of a processor with AVX-512.
+# Maximum columns per pass over the edges. More would exceed the registers of a processor with AVX-512.
 _MAX_LANES = 128
 _MIN_LANES = 1
 
@@ -28,10 +28,10 @@ _ELEMENTS = (np.float32, np.float64, np.uint16, np.int16)
 
 
 def flatten_rows(name: str, x: NDArray[Any]) -> tuple[NDArray[Any], int]:
-    """Return a matrix as a flat array, and the number of elements between row starts.
+    """Return a matrix as a flat array, and the number of elements from one row to the next.
 
-    Raises ValueError if columns are not adjacent, or the dtype is not float32, float64, uint16 (float16 bits)
-    or int16 (bfloat16 bits).
+    Raises ValueError if the columns are not adjacent, or if the dtype is not float32, float64, uint16
+    (float16 bits) or int16 (bfloat16 bits).
     """
     if x.ndim != 2 or x.dtype not in _ELEMENTS:
         raise ValueError(
@@ -48,9 +48,9 @@ def flatten_rows(name: str, x: NDArray[Any]) -> tuple[NDArray[Any], int]:
 
 
 def flatten_contiguous(name: str, x: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return a C-contiguous array of this shape and a dtype that `flatten_rows` accepts as a flat array.
+    """Return a C-contiguous array with the given shape as a flat array.
 
-    Raises ValueError for other arrays.
+    Raises ValueError for other arrays, and for dtypes that `flatten_rows` does not accept.
     """
     if x.shape != shape or x.dtype not in _ELEMENTS or not x.flags.c_contiguous:
         raise ValueError(
@@ -61,7 +61,7 @@ def flatten_contiguous(name: str, x: NDArray[Any], shape: tuple[int, ...]) -> ND
 
 
 def cast_row_ids(rows: NDArray[Any] | None, columns: NDArray[Any]) -> NDArray[Any] | None:
-    """Convert the row ids to the dtype of the columns, so that one compiled loop serves all integer types."""
+    """Convert row ids to the dtype of the columns, so that all integer types use one compiled loop."""
     return None if rows is None else rows.astype(columns.dtype, copy=False)
 
 
@@ -71,9 +71,9 @@ def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def column_passes(width: int) -> list[tuple[int, int, int | None]]:
-    """Divide a row into passes over the edges.
+    """Divide the columns of a row into passes over the edges.
 
-    Each pass is its first column, the number of vector lanes, and the number of lanes in use (None: all).
+    Each pass has its first column, the number of vector lanes, and the number of used lanes (None: all).
     """
     passes = []
     for column in range(0, width, _MAX_LANES):
@@ -82,9 +82,9 @@ def column_passes(width: int) -> list[tuple[int, int, int | None]]:
 
 
 def head_passes(heads: int, width: int) -> list[tuple[int, int, int, int | None]]:
-    """Divide rows of heads into passes over the edges, each with complete heads.
+    """Divide the heads of a row into passes over the edges, each with complete heads.
 
-    Each pass is its first head, the number of heads, and the lanes as in `column_passes`.
+    Each pass has its first head, the number of heads, and the lanes as in `column_passes`.
     """
     pass_heads = max(1, min(heads, _MAX_LANES // width))
     passes = []
@@ -95,13 +95,13 @@ def head_passes(heads: int, width: int) -> list[tuple[int, int, int, int | None]
 
 
 def _lanes(columns: int) -> tuple[int, int | None]:
-    # Lane counts other than powers of two compile to slow code.
+    # Numbers of lanes other than powers of two compile to slow code.
     lanes = max(_MIN_LANES, 1 << (columns - 1).bit_length())
     return lanes, None if columns == lanes else columns
 
 
-# Prefetch distance in rows for a row's edges, and twice that for its indptr: without prefetching, sums of 16
-# columns for one vertex in twelve take 1.4 times as long.
+# Prefetch distance in rows for the edges of a row; for its indptr, it is twice as long. Without prefetching,
+# sums of 16 columns for one in twelve vertices take 1.4 times as long.
 _ROWS = 4
 
 
@@ -115,11 +115,11 @@ def prefetch_edges(indptr, columns, rows, k, stop):
         prefetch(columns, e)
 
 
-# Edges plus rows per range: at least 0.1 ms of work, which is long compared with scheduling a thread.
+# Edges and rows per range: at least 0.1 ms of work, which is long compared with scheduling a thread.
 _GRAIN = 1 << 14
-# Reading this many values along edges takes less time than waking a thread and waiting for it.
+# Number of values that one thread reads along edges in less time than it takes to wake another thread.
 _FEW_NUMBERS = 1 << 20
-# A row with more edges is split: otherwise all other threads would wait for the thread that computes it.
+# A row with more edges is split. Otherwise, all other threads would wait for the thread that computes it.
 _LONG = 4 * _GRAIN
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
@@ -127,7 +127,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def _cut_all(indptr, grain, borders):
-    """Find the row in which each multiple of `grain` edges and rows begins."""
+    """Find the row at which each multiple of `grain` edges and rows begins."""
     size = len(indptr) - 1
     for k in range(1, len(borders) - 1):
         low, high = borders[k - 1], size
@@ -142,7 +142,7 @@ def _cut_all(indptr, grain, borders):
 
 @_compile
 def _cut_chosen(indptr, rows, grain, borders):
-    """Find the borders like `_cut_all`, over the chosen rows; return the number of borders."""
+    """Find borders like `_cut_all` among the chosen rows; return the number of borders."""
     count = 1
     done = 0
     for k in range(len(rows)):
@@ -158,11 +158,11 @@ def _cut_chosen(indptr, rows, grain, borders):
 def split_by_edges(
     indptr: NDArray[Any], rows: NDArray[Any] | None = None, grain: int = _GRAIN
 ) -> NDArray[np.int64]:
-    """Divide rows into consecutive ranges of about `grain` edges and rows together.
+    """Divide rows into consecutive ranges with about `grain` edges and rows in total.
 
-    Returns borders [ranges + 1] int64: range k is borders[k] to borders[k + 1], as indices into `rows` if
-    given. A row is never split: a row with more edges makes a longer range. The borders do not depend on the
-    number of threads.
+    Returns borders [ranges + 1] int64: range k is borders[k] to borders[k + 1], which are indices into `rows`
+    if given. A row is never split, so a row with more edges has a longer range. The borders do not depend on
+    the number of threads.
     """
     if rows is None:
         size = len(indptr) - 1
@@ -178,14 +178,14 @@ def split_by_edges(
 
 
 class SplitRow(Protocol):
-    """Row with very many edges that several threads compute; independent of the operator."""
+    """Row with very many edges that several threads compute together, for any operator."""
 
     def compute_piece(self, number: int) -> None:
-        """Compute one piece of the row, in any thread and any order."""
+        """Compute one piece of the row. Pieces may be computed by any thread and in any order."""
         ...
 
     def finish(self) -> None:
-        """Combine the results of all pieces into the row's result, after all pieces are computed."""
+        """Combine the results of all pieces, which have been computed, into the result of the row."""
         ...
 
 
@@ -197,19 +197,18 @@ def run_by_edges(
     split_row: Callable[[int, NDArray[Any]], SplitRow] | None = None,
     width: int = _FEW_NUMBERS // _GRAIN,
 ) -> None:
-    """Call `work(start, stop)` for the ranges of `split_by_edges`, shared by a team of threads.
+    """Call `work(start, stop)` for each range of `split_by_edges` in a team of threads.
 
-    `split_row` is called with the index of a row with very many edges and the first edges [pieces + 1] of its
-    pieces, in the format of `indptr`; without it, one thread computes the row. The pieces depend on the row's
-    edges only. `width` is the number of values that are read per edge: if there are few in total, the calling
+    `split_row` is called for each row with very many edges, with its index and the first edge of each piece
+    [pieces + 1], in the format of `indptr`. Without it, one thread computes the row. The pieces depend only
+    on the edges of the row. `width` is the number of values read per edge: if the total is small, the calling
     thread computes everything.
     """
     count = len(indptr) - 1 if rows is None else len(rows)
-    # At most this many edges, so that no row would be split either.
+    # With so few edges, no row would be split.
     alone = min(_LONG, max(_GRAIN, _FEW_NUMBERS // max(1, width)))
     if int(indptr[-1]) - int(indptr[0]) + count <= alone:
-        # With one range, no row is split. Return early, since the general check would take as long as the
-        # traversal.
+        # There is only one range. The general code below would take as long as the traversal itself.
         if count:
             work(0, count)
         return
@@ -247,7 +246,7 @@ def run_by_edges(
 
 
 def _long_rows(indptr: NDArray[Any], rows: NDArray[Any] | None, borders: NDArray[np.int64]) -> set[int]:
-    """Find the rows to split: in a range, all rows but the last have fewer edges than the grain."""
+    """Find the rows to split. Only the last row of a range can have more edges than the grain."""
     last = borders[1:] - 1
     vertices = last if rows is None else rows[last]
     return set(last[indptr[vertices + 1] - indptr[vertices] > _LONG].tolist())

@@ -1,1 +1,1 @@
-"""Edge messages as element-wise expressions: derivatives, code generation and fused gather loops."""
+"""Edge messages as element-wise expressions: derivatives, code generation, and fused gather loops."""

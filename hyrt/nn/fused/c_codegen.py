@@ -1,8 +1,8 @@
 """C code generation for loops over edges (OpenCL C and CUDA C++), and the interface of devices that run them.
 
-Several threads share a row, each with its own columns: sums need no atomics and have a fixed order. Each
-thread computes all values with one number per head. A column sum that other values read is reduced across the
-threads, and the values that depend on it form a later stage.
+Several threads share a row, and each has its own columns, so sums need no atomics and have a fixed order.
+Values with one number per head are computed by every thread. If other values read a column sum, it is reduced
+across the threads, and the values that depend on it form a later stage.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ _SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopCall:
-    """Calling convention of a generated loop."""
+    """Variant of a generated loop: its optional arguments, types and outputs."""
 
     edge_identity: Literal["edge", "source", "loop"] = "edge"
-    """Identity of an edge in the argmax of `max`: its id, its source, or -2 if all edges are self-loops."""
+    """Identity of argmax edges for `max`: the edge id, the source, or -2 if all edges are self-loops."""
     has_rows: bool = False
-    """Whether the rows to compute are listed; otherwise they are the first rows."""
+    """Whether the rows to compute are listed; otherwise, the first rows are computed."""
     has_factors: bool = False
     """Whether edges have factors."""
     has_scale: bool = False
     """Whether destinations have factors."""
     continues: bool = False
-    """Whether sums continue from the outputs; attention then keeps undivided rows, weight sums and maxima."""
+    """Whether sums are added to the outputs. Attention then outputs undivided rows and its softmax state."""
     keeps: bool = True
-    """Whether the state for the backward pass is written."""
+    """Whether the loop writes the state for the backward pass."""
     real: Literal["float", "double"] = "float"
     starts: Literal["int", "long"] = "int"
     columns: Literal["int", "long"] = "int"
-    """Types of floating-point numbers, of edge offsets and edge ids, and of far ends."""
+    """Integer type of far endpoints. `starts`: type of edge offsets and ids. `real`: type of numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class CKernel:
-    """Source of a generated kernel `edge_loop`, and the names of its arguments.
+    """Source of a generated kernel `edge_loop`, and the names of the kernel's arguments.
 
     The arguments are, in order: `rows`, `starts`, `columns`, `numbers` (edge ids), `factors`, `scale`,
-    `winners`, the operands `x0`, ... that are read (edge rows in the order of `columns`), outputs `o0`, ...,
-    `num_rows`, and `first_source` if edges are identified by their sources. Arguments that the loop does not
+    `winners`, the operands `x0`, ... that the loop reads (edge rows in the order of `columns`), the outputs
+    `o0`, ..., `num_rows`, and `first_source` if sources identify the edges. Arguments that the loop does not
     need are omitted.
     """
 
@@ -57,7 +57,7 @@ class CKernel:
 
 
 def generate_kernel(loop: EdgeLoop, call: LoopCall, tiling: LoopTiling, dialect: Dialect) -> CKernel:
-    """Generate the kernel of a loop in C."""
+    """Generate the C kernel of a loop."""
     return _CPrinter(loop, call, tiling, dialect).printed()
 
 
@@ -158,7 +158,7 @@ class _CPrinter:
     # Stages of an edge's values.
 
     def _compute_stages(self) -> list[int]:
-        """Return the stage of each value: the number of successive sums over columns that it depends on."""
+        """Return the stage of each value: how many successive sums over columns it depends on."""
         stages: list[int] = []
         for value in self._form.values:
             before = max((stages[a] for a in value.arguments), default=0)
@@ -166,7 +166,7 @@ class _CPrinter:
         return stages
 
     def _find_saved_rows(self) -> set[int]:
-        """Return the rows that are read in a later stage than the one that computes them."""
+        """Return the rows that a later stage reads than the stage that computes them."""
         form, saved = self._form, set()
         for at, value in enumerate(form.values):
             stage = self._stages[at] - (value.op == "sum")
@@ -183,7 +183,7 @@ class _CPrinter:
         return max(self._stages[at] for at in self._form.results)
 
     def _is_near(self, at: int) -> bool:
-        """Return whether a value is an operand that is the same for all edges of a row."""
+        """Return whether a value is an operand that is equal for all edges of a row."""
         value = self._form.values[at]
         if value.op != "operand":
             return False
@@ -205,7 +205,7 @@ class _CPrinter:
         loop, form = self._loop, self._form
         yield f"const int group = {self._dialect.group}, lane = {self._dialect.lane};"
         yield "const int begin = group * GRAIN;"
-        # All threads that share these rows return together.
+        # All threads that share these rows return here, so none waits for another at a barrier.
         yield "if (begin >= num_rows) return;"
         yield "const int stop = begin + GRAIN < num_rows ? begin + GRAIN : num_rows;"
         yield "for (int head = 0; head < HEADS; head++)"
@@ -235,7 +235,7 @@ class _CPrinter:
         yield "}"
 
     def _each_slot(self, lines: Sequence[str], indent: str) -> Iterator[str]:
-        """Wrap lines in a loop over a thread's columns; `c` is the first column of each vector."""
+        """Wrap lines in a loop over the columns of a thread; `c` is the first column of each vector."""
         if not lines:
             return
         yield f"{indent}for (int s = 0; s < SLOTS; s++) {{"
@@ -255,7 +255,7 @@ class _CPrinter:
         return f"(size_t){row} * HEADS + head"
 
     def _load_near(self, k: int, row: str, indent: str) -> Iterator[str]:
-        """Load an operand that is the same for all edges of a row."""
+        """Load an operand that is equal for all edges of a row."""
         if self._form.operands[k].kind != "row":
             yield f"{indent}const {self._single(k, 'n', row)}"
             return
@@ -263,7 +263,7 @@ class _CPrinter:
         yield from self._each_slot([f"n{k}[s] = LOAD(x{k} + {self._place(row)});"], indent)
 
     def _single(self, k: int, name: str, row: str) -> str:
-        """Return the declaration of an operand that has one number per head, or one key."""
+        """Return the declaration of an operand that has one number per head, or one key per row."""
         if self._form.operands[k].kind == "key":
             return f"bits_t {name}{k} = x{k}[{row}];"
         return f"real_t {name}{k} = x{k}[{self._column(row)}];"
@@ -299,7 +299,7 @@ class _CPrinter:
 
     def _edge(self) -> Iterator[str]:
         body = list(self._edge_body())
-        # A message may be independent of the far end.
+        # If no value depends on the far endpoint, `other` would be unused.
         is_read = any("other" in line for line in body)
         yield "const column_t other = columns[e];" if is_read else "(void)columns;"
         yield from body
@@ -338,7 +338,7 @@ class _CPrinter:
         return " * ".join(terms)
 
     def _stage(self, stage: int) -> Iterator[str]:
-        """Generate the values and reductions of a stage."""
+        """Generate the values and reductions of one stage."""
         form, loop = self._form, self._loop
         rows: list[str] = []
         sums = []
@@ -379,12 +379,12 @@ class _CPrinter:
             yield f"v{at} = ACROSS(v{at});"
 
     def _is_sum_read(self, at: int) -> bool:
-        """Return whether another value reads a sum; sums that are only results are reduced at the end."""
+        """Return whether other values read a sum. A sum that is only a result is reduced after all edges."""
         reads = any(at in value.arguments for value in self._form.values)
         return reads or (self._loop.combine == "attention" and at == self._form.results[0])
 
     def _max_lines(self) -> list[str]:
-        """Generate the max reduction; ties go to the smallest edge id, in any edge order."""
+        """Generate the maximum; the smallest edge id wins a tie, independently of the edge order."""
         value = self._name(self._form.results[0])
         return [
             f"const row_t given = {value};",
@@ -395,7 +395,7 @@ class _CPrinter:
         ]
 
     def _softmax_lines(self) -> Iterator[str]:
-        """Generate the online softmax: the weight of an edge, and the rescaling of previous weights."""
+        """Generate the online softmax: the weight of an edge, and the factor for previous weights."""
         score = self._name(self._form.results[0])
         yield f"const real_t higher = weights == 0 || {score} > top ? {score} : top;"
         yield "const real_t shrink = weights == 0 ? 0 : exp(top - higher);"
@@ -444,7 +444,7 @@ class _CPrinter:
         yield f"{indent}    real_t sum = 0;"
         yield from self._each_slot([f"sum += OVER({name}[s]);"], f"{indent}    ")
         yield f"{indent}    sum = ACROSS(sum);"
-        # Later column passes of a head add to the first pass.
+        # Later column passes over a head add to the result of the first pass.
         before = to if adds else f"(at > 0 ? {to} : 0)"
         yield f"{indent}    if (lane == 0) {to} = {before} + sum;"
         yield f"{indent}}}"
@@ -456,7 +456,7 @@ class _CPrinter:
         return f"({'row_t' if kind == 'row' else 'real_t'})({number!r}{suffix})"
 
     def _name(self, at: int) -> str:
-        """Return the expression that reads a value."""
+        """Return the C expression that reads a value."""
         value = self._form.values[at]
         if value.op == "constant":
             return self._literal(value.number, value.kind)
@@ -493,7 +493,7 @@ class _CPrinter:
         return "e" if self._form.operands[k].end == "edge" else "other"
 
     def _row_of_edge(self, k: int) -> str:
-        """Return an operand row on an edge; for the gathered gradient, with mask and factor."""
+        """Return an operand row of an edge. The gradient of gathered rows is masked and scaled."""
         is_far = self._loop.is_far(self._form.operands[k])
         row = f"LOAD(x{k} + {self._place(self._far_row(k))})" if is_far else f"n{k}[s]"
         if self._is_gradient(k):
@@ -506,7 +506,7 @@ class _CPrinter:
 
 
 def _mask_function(dialect: Dialect) -> list[str]:
-    """Return the C function of `EdgeExprBuilder.keep_mask`, with 64-bit types in both languages."""
+    """Return the C code of `EdgeExprBuilder.keep_mask`, with 64-bit integer types in both dialects."""
     return [
         "#define GOLDEN ((bits_t)0x9E3779B97F4A7C15UL)",
         f"{dialect.inline}real_t drawn(bits_t bits, int head, int threshold)",
@@ -521,10 +521,10 @@ def _mask_function(dialect: Dialect) -> list[str]:
 
 
 class TensorLoops(Protocol):
-    """Runner of loops over edges on the current stream of a torch device."""
+    """Runner of edge loops on the current stream of a torch device."""
 
     def num_totals(self, loop: EdgeLoop, num_rows: int) -> int:
-        """Return the number of partial sums for a result that is summed over `num_rows` rows."""
+        """Return the number of partial sums of a result that is summed over `num_rows` rows."""
         ...
 
     def __call__(
@@ -540,13 +540,13 @@ class TensorLoops(Protocol):
         Parameters
         ----------
         loop, call
-            The computation and its calling convention.
+            The loop and its variant.
         tensors
-            Contiguous tensors by the names in `CKernel`; [num_totals, width] for results that are summed over
-            all rows.
+            Contiguous tensors by argument name (see `CKernel`); results that are summed over all rows are
+            [num_totals, width].
         num_rows
             Number of rows to compute.
         first
-            The first source, if edges are identified by their sources.
+            Id of the first source, if sources identify the edges.
         """
         ...

@@ -1,4 +1,4 @@
-"""Differences between OpenCL C and CUDA C++ in generated loops over edges."""
+"""Differences between OpenCL C and CUDA C++ in generated edge loops."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from hyrt.nn.fused.edge_loop import EdgeLoop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopTiling:
-    """Tiling of a loop for a device. Equal tilings give the same order of sums."""
+    """Division of a loop among the threads of a device. Equal tilings give equal orders of sums."""
 
     lanes: int
-    """Number of threads that share a row, a power of two."""
+    """Number of threads that share a row; a power of two."""
     vector: int
-    """Number of columns per vector, a power of two that divides the width of a head; 1 in CUDA."""
+    """Number of columns per vector; a power of two that divides the width of a head, and 1 in CUDA."""
     slots: int
     """Number of vectors of each value that a thread holds."""
     grain: int
-    """Number of rows that the threads compute sequentially."""
+    """Number of rows that a thread group computes one after the other."""
 
     @property
     def columns(self) -> int:
-        """Return the number of columns that the threads compute at a time."""
+        """Return the number of columns that a thread group computes at a time."""
         return self.lanes * self.vector * self.slots
 
 
 def choose_tiling(loop: EdgeLoop, *, lanes: int, vector: int, slots: int, grain: int) -> LoopTiling:
-    """Choose the tiling of a loop from the maximum `lanes`, `vector` and `slots` of a device.
+    """Choose the tiling of a loop for a device with the given maximum `lanes`, `vector` and `slots`.
 
-    More slots are used if a head cannot be split. `grain` is the number of rows per work item.
+    If a head cannot be split, it may need more slots. `grain` is the number of rows per thread group.
     """
     width = loop.form.width
     while width % vector:
@@ -47,23 +47,23 @@ class Dialect:
     """Syntax of a C dialect."""
 
     kernel: str
-    """Start of a kernel definition."""
+    """Keywords that begin a kernel definition."""
     memory: str
     """Address space qualifier of pointers to device memory."""
     restrict: str
-    """Qualifier of pointers without aliases."""
+    """Qualifier of pointers that have no aliases."""
     group: str
-    """Index of the thread group that shares rows."""
+    """Expression for the index of the thread group."""
     lane: str
-    """Index of a thread in its group."""
+    """Expression for the index of a thread in its group."""
     functions: str
-    """Functions for sums over lanes and barriers between lanes."""
+    """Definitions of functions for sums over lanes and for barriers between lanes."""
     scratch: str
-    """Scratch memory that a kernel declares for these functions."""
+    """Declaration of the scratch memory that these functions use in a kernel."""
     long: str
-    """64-bit integer type."""
+    """Name of the 64-bit integer type."""
     inline: str
-    """Start of a function definition."""
+    """Keywords that begin a function definition."""
 
     def vector_definitions(self, vector: int, real: str) -> list[str]:
         """Return the definitions of vector types and their operations."""

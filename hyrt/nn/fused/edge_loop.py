@@ -1,13 +1,13 @@
 """Element-wise expressions on edges with their derivatives, and loops over edges that compute them.
 
-An expression has heads, each of `width` columns. A value is a row (`width` numbers per head) or a column (one
-number per head). Operations take values of one kind; `spread` broadcasts a column to a row, `sum` reduces a
-row to a column. This is enough for the layers that NeuGraph (section 3.3) fuses, and for their derivatives.
-Keys are 64-bit values of the two ends; from them, every loop computes the same dropout mask of an edge. One
-loop type serves an expression and its derivatives. Each row of a loop is the near end of its edges: its
-operands are read once, and the values of its edges are accumulated in registers. The other ends are far. The
-forward pass has near destinations; the backward pass runs once with near destinations and once, over the
-transpose, with near sources.
+An expression has heads with `width` columns each. A value is a row (`width` numbers per head) or a column
+(one number per head). Operations take values of one kind: `spread` broadcasts a column to a row, and `sum`
+reduces a row to a column. This is enough for the layers that NeuGraph (section 3.3) fuses, and for their
+derivatives. Keys are 64-bit values of both endpoints, from which every loop computes the same dropout mask of
+an edge. One loop type serves an expression and its derivatives. Each row of a loop is the near endpoint of
+its edges: its operands are read once, and the values of its edges are accumulated in registers. The other
+endpoints are far. In the forward pass, destinations are near. The backward pass runs twice: once with near
+destinations, and once over the transpose, with near sources.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ Op = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Input of an expression on an edge."""
+    """Input of an expression."""
 
     end: End
-    """Row space: sources, destinations, edges by id, one row for all edges, or the gathered destinations."""
+    """Rows: sources, destinations, edges by id, one row for all edges, or gathered destinations."""
     kind: Kind
     takes_gradient: bool = True
-    """Whether its gradient may be needed."""
+    """Whether the operand may need a gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One operation of an expression."""
+    """Operation of an expression, and its result."""
 
     op: Op
-    """`where_positive` selects the second argument if the first is above zero, otherwise the third."""
+    """Operation. `where_positive` is the second argument if the first is positive, otherwise the third."""
     kind: Kind
     arguments: tuple[int, ...] = ()
-    """Positions of earlier values."""
+    """Positions of the arguments, which are earlier values."""
     number: float = 0.0
     """Value of a constant, index of an operand, or threshold of `drawn` (see `EdgeExprBuilder.keep_mask`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeExpr:
-    """Element-wise function of an edge and its two ends."""
+    """Element-wise function of an edge and its two endpoints."""
 
     heads: int
     width: int
@@ -64,22 +64,22 @@ class EdgeExpr:
     values: tuple[Value, ...]
     """Operations in topological order."""
     results: tuple[int, ...]
-    """Positions of the resulting values."""
+    """Positions of the results."""
 
     @property
     def sums_inside(self) -> bool:
-        """Return whether a value reads a sum over a row's columns; sums as results do not count."""
+        """Return whether a value reads a sum over the columns of a row; sums as results do not count."""
         sums = {at for at, value in enumerate(self.values) if value.op == "sum"}
         return any(sums & set(value.arguments) for value in self.values)
 
     def num_columns(self, operand: Operand) -> int:
-        """Return the number of columns of an operand's matrix."""
+        """Return the number of columns in the matrix of an operand."""
         if operand.kind == "key":
             return 1
         return self.heads * (self.width if operand.kind == "row" else 1)
 
     def row_bytes(self, operand: Operand) -> int:
-        """Return the bytes per row of an operand's matrix: keys are uint64, all others float32."""
+        """Return the bytes per row in the matrix of an operand: keys are uint64, all others float32."""
         return (8 if operand.kind == "key" else 4) * self.num_columns(operand)
 
 
@@ -87,7 +87,7 @@ _ZERO = Value("constant", "column", (), 0.0)
 
 
 class EdgeExprBuilder:
-    """Builder of expressions, with common subexpression elimination and algebraic simplification."""
+    """Builder of expressions that eliminates common subexpressions and simplifies algebraically."""
 
     def __init__(self, heads: int, width: int) -> None:
         self.heads = heads
@@ -98,7 +98,7 @@ class EdgeExprBuilder:
 
     @classmethod
     def from_expr(cls, form: EdgeExpr) -> EdgeExprBuilder:
-        """Create a builder with the operands and values of an expression at the same positions."""
+        """Create a builder that has the operands and values of an expression at the same positions."""
         builder = cls(form.heads, form.width)
         builder.operands = list(form.operands)
         builder.values = list(form.values)
@@ -106,7 +106,7 @@ class EdgeExprBuilder:
         return builder
 
     def build(self, results: Sequence[int]) -> EdgeExpr:
-        """Build the expression of some results, with all operands but only the values that results need."""
+        """Build an expression with the given results, all operands, and only the values that results need."""
         needed = set(results)
         for at in reversed(range(len(self.values))):
             if at in needed:
@@ -122,7 +122,7 @@ class EdgeExprBuilder:
         )
 
     def operand(self, end: End, kind: Kind, *, takes_gradient: bool = True) -> int:
-        """Add an operand; keys take no gradient."""
+        """Add an operand. Keys have no gradient."""
         self.operands.append(Operand(end, kind, takes_gradient and kind != "key"))
         return self._put(Value("operand", kind, (), len(self.operands) - 1))
 
@@ -155,8 +155,8 @@ class EdgeExprBuilder:
             if self._is(one, -1):
                 return self.negative(other)
             value = self.values[other]
-            # Move factors into a sum, so that the sum can be the last operation, once per vertex instead of
-            # once per edge.
+            # Move factors into a sum, so that the sum comes last and is computed per vertex instead of per
+            # edge.
             if value.op == "sum":
                 return self.sum(self.multiply(self.spread(one), value.arguments[0]))
         return self._put(Value("multiply", self.kind(a), (a, b)))
@@ -193,16 +193,16 @@ class EdgeExprBuilder:
         return self._put(Value("where_positive", choice[0].kind, (condition, there, elsewhere)))
 
     def keep_mask(self, a: int, b: int, threshold: int) -> int:
-        """Add the dropout mask of an edge, 1 or 0 per head, computed from the keys of both ends.
+        """Add the dropout mask of an edge: 1 or 0 per head, computed from the keys of both endpoints.
 
-        The keys are added modulo 2^64. Four heads share 64 bits, 16 bits each, the lowest first: the bits of
-        heads 4g to 4g + 3 are `mix64(a + b + g * GOLDEN)` of `hyrt.runtime.rng`. A head is kept if its
-        bits are at least the threshold.
+        The keys are added modulo 2^64. Four heads share 64 bits with 16 bits each, beginning with the lowest:
+        the bits of heads 4g to 4g + 3 are `mix64(a + b + g * GOLDEN)` of `hyrt.runtime.rng`. A head is kept
+        if its bits are at least the threshold.
         """
         return self._put(Value("drawn", "column", (a, b), float(threshold)))
 
     def spread(self, a: int) -> int:
-        """Broadcast a column to a row; rows are unchanged."""
+        """Broadcast a column to a row; return a row unchanged."""
         value = self.values[a]
         if value.kind == "row":
             return a
@@ -211,7 +211,7 @@ class EdgeExprBuilder:
         return self._put(Value("spread", "row", (a,)))
 
     def sum(self, a: int) -> int:
-        """Add the sum over a row's columns."""
+        """Add the sum over the columns of a row."""
         assert self.kind(a) == "row"
         if self._is(a, 0):
             return self.constant(0, "column")
@@ -221,7 +221,7 @@ class EdgeExprBuilder:
         return self.values[a].kind
 
     def broadcast(self, *values: int) -> list[int]:
-        """Broadcast all values to rows if any value is a row."""
+        """Broadcast all values to rows if any of them is a row."""
         if any(self.kind(each) == "row" for each in values):
             return [self.spread(each) for each in values]
         return list(values)
@@ -238,10 +238,10 @@ class EdgeExprBuilder:
 
 
 def append_gradients(builder: EdgeExprBuilder, form: EdgeExpr, seeds: Mapping[int, int]) -> dict[int, int]:
-    """Append the gradients of an expression's operands to a builder from `EdgeExprBuilder.from_expr(form)`.
+    """Append the gradients of the operands to a builder from `EdgeExprBuilder.from_expr(form)`.
 
-    `seeds` has gradients of values by their positions. Returns the positions of the gradients by operand
-    index, without operands that have no gradient.
+    `seeds` has the gradients of some values by position. Returns the position of each operand's gradient by
+    operand index, without operands that have no gradient.
     """
     b = builder
     grads = dict(seeds)
@@ -304,28 +304,28 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edges:
-    """Edges sorted by one end, with their factors."""
+    """Edges sorted by one endpoint, with their factors."""
 
     indptr: Array
-    """[n + 1] int32 or int64, start of each row's edges."""
+    """Index of the first edge of each row, [n + 1] int32 or int64."""
     columns: Array
-    """[E] int32 or int64, far end of each edge."""
+    """Far endpoint of each edge, [E] int32 or int64."""
     rows: Array | None = None
-    """[m] rows to compute; all by default."""
+    """Rows to compute [m]; None for all rows."""
     positions: Array | None = None
-    """[num_dst] index of each destination among the gathered rows, negative if absent; None: identity."""
+    """Index of each destination among the gathered rows [num_dst], negative if absent; None: identity."""
     numbers: Array | None = None
-    """[E] id of each edge in the order by destination; consecutive by default."""
+    """Id of each edge in the order by destination [E]; None if the ids are consecutive."""
     by_number: bool = False
-    """Whether the argmax edge is recorded by its id instead of its source."""
+    """Whether the argmax is recorded as an edge id instead of a source."""
     factors: Array | None = None
-    """[E] floating point, factor of each edge, by edge id."""
+    """Factor of each edge by edge id, [E] floating-point."""
     row_scale: Array | None = None
-    """[num_dst] floating point, factor of all edges into each destination."""
+    """Common factor of all edges into each destination, [num_dst] floating-point."""
     loop_scale: Array | None = None
-    """[num_dst] floating point, self-loop weight of each destination."""
+    """Self-loop weight of each destination, [num_dst] floating-point."""
     loops: int = 0
-    """Number of rows, from the first, that have a self-loop in addition to their edges."""
+    """Number of leading rows that have a self-loop in addition to their edges."""
 
     __repr__ = short_repr
 
@@ -335,24 +335,24 @@ Combine = Literal["sum", "max", "attention"]
 
 @dataclass(frozen=True)
 class EdgeLoop:
-    """Computation of a loop over edges.
+    """Loop over edges that computes an expression and reduces it per row.
 
-    The hash is cached, since hashing takes as long as running the loop over a small block.
+    The hash is cached, because hashing takes as long as running the loop over a small block.
     """
 
     form: EdgeExpr
     near: Literal["source", "destination"]
-    """End of the edges that belongs to a row."""
+    """Near endpoint of the edges, to which the rows belong."""
     combine: Combine
-    """Reduction of a row's edges. For `attention`, the results are a score and the message it weights."""
+    """Reduction over a row's edges. For `attention`, the results are a score and the weighted message."""
     has_loops: bool
     """Whether rows have a self-loop in addition to their edges."""
     masked: bool = False
-    """Whether the last operand, the gradient of the gathered rows, counts only for argmax edges."""
+    """Whether the last operand, the gradient of the gathered rows, applies to argmax edges only."""
     by_chunk: tuple[bool, ...] = ()
-    """For each result, whether it is summed over all rows of a call instead of per row."""
+    """Whether each result is summed over all rows of a call instead of per row."""
     to_far: tuple[bool, ...] = ()
-    """For each result, whether it is added to the rows of far ends; only the host runs such loops."""
+    """Whether each result is added to the rows of far endpoints. Only the host runs such loops."""
 
     @cached_property
     def _hash(self) -> int:
@@ -365,7 +365,7 @@ class EdgeLoop:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether heads must not be split."""
+        """Return whether the columns of a head must be in one pass."""
         return self.combine == "attention" or self.form.sums_inside
 
     @property
@@ -380,7 +380,7 @@ class EdgeLoop:
         return self.combine == "sum" and bool(operands) and operands[-1].end == "gathered"
 
     def is_far(self, operand: Operand) -> bool:
-        """Return whether an operand is read once per edge."""
+        """Return whether an operand is read for each edge instead of once per row."""
         if operand.end in ("shared", "edge"):
             return operand.end == "edge"
         return (operand.end == "source") != (self.near == "source")
@@ -390,11 +390,11 @@ class EdgeLoop:
         return bool(self.by_chunk) and self.by_chunk[k]
 
     def adds_to_far(self, k: int) -> bool:
-        """Return whether result k is added to the rows of far ends."""
+        """Return whether result k is added to the rows of far endpoints."""
         return bool(self.to_far) and self.to_far[k]
 
     def summand(self, k: int) -> int:
-        """Return the value that is accumulated for result k; for a sum over columns, the row that it sums."""
+        """Return the value accumulated for result k; for a sum over columns, the row before the sum."""
         at = self.form.results[k]
         value = self.form.values[at]
         return value.arguments[0] if value.op == "sum" else at

@@ -1,7 +1,7 @@
-"""Fused gathers of edge expressions, forward and backward, without arrays of one row per edge.
+"""Fused gathers of edge expressions, forward and backward, without arrays that have one row per edge.
 
-The built-in layers use them on devices that run only such loops and leave vertices to the host. On the host's
-own cores, the operators in `hyrt.nn.operators` are faster.
+The built-in layers use them on devices that only run such loops and leave vertex-wise work to the host. On
+host cores, the operators in `hyrt.nn.operators` are faster.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class FusedGather:
-    """Gather whose messages are an expression of both ends.
+    """Gather with messages that are an expression of both endpoints.
 
-    `form` has the messages [heads * width], for `attention` preceded by the scores [heads]. A mean is a sum
-    with factors. With `has_loops`, vertices have a self-loop in addition to their edges.
+    The results of `form` are the messages [heads * width]; for `attention`, the scores [heads] precede them.
+    A mean is a sum with factors. With `has_loops`, vertices have a self-loop in addition to their edges.
     """
 
     form: EdgeExpr
@@ -48,7 +48,7 @@ class FusedGather:
 
     @property
     def unfused_reason(self) -> str:
-        """Return the reason why the loops cannot be generated; empty if they can."""
+        """Return the reason why no loops can be generated; empty if they can."""
         loops = [self.forward_loop, *(loop for loop in (self.destination_loop, self.source_loop) if loop)]
         if self.form.width > MAX_UNSPLIT_LANES and any(loop.is_whole for loop in loops):
             return (
@@ -58,7 +58,7 @@ class FusedGather:
         return ""
 
     def operands_with_gradient(self, end: str) -> list[int]:
-        """Return the operands of one end whose gradients are needed."""
+        """Return the operands of an endpoint that may need gradients."""
         operands = enumerate(self.form.operands)
         return [k for k, operand in operands if operand.end == end and operand.takes_gradient]
 
@@ -77,7 +77,7 @@ class FusedGather:
         return {}
 
     def with_gradients(self, needs_gradient: tuple[bool, ...]) -> FusedGather:
-        """Return the gather with gradients of the wanted operands only; its loops skip the others."""
+        """Return the gather with gradients of the marked operands only; its loops skip the others."""
         subset = self._subsets.get(needs_gradient)
         if subset is None:
             pairs = zip(self.form.operands, needs_gradient, strict=True)
@@ -96,20 +96,21 @@ class FusedGather:
         saved: Array | None,
         workers: Workers | None,
     ) -> None:
-        """Gather over `edges` by destination into `out` [m, heads * width], one row per row of the edges.
+        """Gather over `edges` by destination into `out` [m, heads * width], one row per computed row.
 
-        `operands` has one C-contiguous matrix per operand of the expression, all float32 or all float64, with
-        edge rows by edge id. `saved` receives the state for the backward pass: for `max` the argmax edges [m,
-        heads * width] int32, for `attention` the logarithms of the softmax denominators [m, heads].
+        `operands` has one C-contiguous matrix per operand of the expression, all float32 or all float64; edge
+        operands are ordered by edge id. `saved` receives the state for the backward pass: for `max` the
+        argmax edges [m, heads * width] int32, for `attention` the logarithms of the softmax denominators [m,
+        heads].
         """
         outs: tuple[Array | None, ...] = (out,) if self.combine == "sum" else (out, saved)
         run_loop(self.forward_loop, edges, operands, outs, None, workers)
 
     @cached_property
     def _gradients(self) -> EdgeExpr:
-        """Return the expression of the gradients of all operands.
+        """Return the expression for the gradients of all operands.
 
-        Its last operand is the gradient of the gathered rows; for `attention` the two operands before it are
+        Its last operand is the gradient of the gathered rows. For `attention`, the two operands before it are
         the logarithm of the denominator and the mean of the gradient.
         """
         builder = EdgeExprBuilder.from_expr(self.form)
@@ -133,7 +134,7 @@ class FusedGather:
         return builder.build(results)
 
     def _backward_loop(self, near: str, ends: tuple[str, ...]) -> EdgeLoop | None:
-        """Return the loop for gradients of some ends' operands; far ends' gradients go to far rows."""
+        """Return the loop for gradients at some endpoints; it adds gradients to rows of far endpoints."""
         chosen = [k for end in ends for k in self.operands_with_gradient(end)]
         if not chosen:
             return None
@@ -153,20 +154,20 @@ class FusedGather:
 
     @cached_property
     def destination_loop(self) -> EdgeLoop | None:
-        """Return the loop for gradients of destination and shared operands; None if none is needed."""
+        """Return the loop for gradients of destination and shared operands; None if there are none."""
         return self._backward_loop("destination", ("destination", "shared"))
 
     @cached_property
     def source_loop(self) -> EdgeLoop | None:
-        """Return the loop for gradients of source operands; None if none is needed."""
+        """Return the loop for gradients of source operands; None if there are none."""
         return self._backward_loop("source", ("source",))
 
     @cached_property
     def both_loop(self) -> EdgeLoop | None:
         """Return one loop that replaces `destination_loop` and `source_loop` with equal bits, or None.
 
-        Rows add to their far ends in the same order as `source_loop`. None with self-loops, which come first
-        in `source_loop`, and with sums over columns, which would be rounded differently.
+        It adds to far endpoints in the same order as `source_loop`. It is None with self-loops, which are
+        first in `source_loop`, and with sums over columns, which would be rounded differently.
         """
         if self.destination_loop is None or self.source_loop is None or self.has_loops:
             return None
@@ -176,10 +177,10 @@ class FusedGather:
         return loop if kinds == {"row"} else None
 
     def uses_both_loop(self, edges: Edges, workers: Workers | None) -> bool:
-        """Return whether `backward_to_both_ends` is available, and faster than one loop per end.
+        """Return whether `backward_to_both_ends` is available and faster than one loop per endpoint.
 
-        It does half the work, but the number of column passes limits its threads. The bits are equal if the
-        rows are in ascending order, which is their order in the edges by source.
+        It does half the work, but can only use as many threads as it has column passes. The bits are equal if
+        the rows are in ascending order, which is the order of edges by source.
         """
         loop, rows = self.both_loop, edges.rows
         if loop is None or is_on_device() or (rows is not None and (rows[1:] <= rows[:-1]).any()):
@@ -189,7 +190,7 @@ class FusedGather:
     def output_gradient_products(
         self, grad: Array, out: Array, means: Array, workers: Workers | None
     ) -> None:
-        """Compute the dot products [m, heads] of gathered rows and their gradient, for `attention`."""
+        """Compute the dot products [m, heads] of the gathered rows and their gradient, for `attention`."""
         shape = (len(grad), self.form.heads, self.form.width)
 
         def work(start: int, stop: int) -> None:
@@ -206,12 +207,12 @@ class FusedGather:
         winners: Array | None,
         workers: Workers | None,
     ) -> list[Array]:
-        """Write the gradients of destination operands to `outs`; return the gradient of each shared operand
-        as one row.
+        """Write the gradients of destination operands to `outs`; return the gradients of shared operands, one
+        row each.
 
-        `operands` are those of `forward`; for `attention` then the saved denominators and `means`, [m, heads]
-        each; then the gradient of the gathered rows [m, heads * width]. Only computed rows of `outs` are
-        overwritten. For `max`, `winners` has the argmax edges that `forward` saved.
+        `operands` are those of `forward`, for `attention` followed by the saved denominators and `means` [m,
+        heads], and at last the gradient of the gathered rows [m, heads * width]. Only computed rows of `outs`
+        are overwritten. For `max`, `winners` has the argmax edges that `forward` saved.
         """
         loop = self.destination_loop
         return [] if loop is None else run_loop(loop, edges, operands, outs, winners, workers)
@@ -225,7 +226,7 @@ class FusedGather:
         winners: Array | None,
         workers: Workers | None,
     ) -> list[Array]:
-        """Compute the gradients of both ends' operands in one loop over the edges by destination."""
+        """Compute the gradients of both endpoints' operands in one loop over the edges by destination."""
         assert self.both_loop is not None
         outs = [*destinations, *sources]
         return run_loop(self.both_loop, edges, operands, outs, winners, workers)
@@ -238,29 +239,29 @@ class FusedGather:
         winners: Array | None,
         workers: Workers | None,
     ) -> None:
-        """Compute gradients of source operands, over the edges by source; see `backward_to_destinations`."""
+        """Compute the gradients of source operands, by source; see `backward_to_destinations`."""
         if self.source_loop is not None:
             run_loop(self.source_loop, edges, operands, outs, winners, workers)
 
 
 @dataclass(frozen=True, slots=True)
 class SumLoops:
-    """Gather a_i = r_i sum_j c_j x_j over the edges j -> i, with the factors r_i from `Edges`."""
+    """Gather a_i = r_i sum_j c_j x_j over the edges j -> i, with factors r_i from `Edges`."""
 
     source_scale: Array | None
-    """[num_src] float32, the factors c_j; None if all are 1."""
+    """Factors c_j, [num_src] float32; None if all are 1."""
     has_loops: bool
     """Whether destinations have a self-loop in addition to their edges."""
 
     __repr__ = short_repr
 
     def forward(self, edges: Edges, x: Array, out: Array, workers: Workers | None) -> None:
-        """Gather [m, w] from [num_src, w] rows over edges by destination; overwrites `out`."""
+        """Gather [m, w] from rows [num_src, w] over the edges by destination; overwrite `out`."""
         loop, _ = _sum_loops(x.shape[1], self.source_scale is not None, self.has_loops)
         run_loop(loop, edges, [x, *self._scale()], (out,), None, workers)
 
     def backward(self, by_source: Edges, grad: Array, out: Array, workers: Workers | None) -> None:
-        """Backpropagate the gradient [m, w] of the gathered rows to the input rows; overwrites `out`."""
+        """Backpropagate the gradient [m, w] of the gathered rows to the input rows; overwrite `out`."""
         _, loop = _sum_loops(grad.shape[1], self.source_scale is not None, self.has_loops)
         run_loop(loop, by_source, [*self._scale(), grad], (out,), None, workers)
 
@@ -270,7 +271,7 @@ class SumLoops:
 
 @cache
 def _sum_loops(width: int, is_scaled: bool, has_loops: bool) -> tuple[EdgeLoop, EdgeLoop]:
-    """Return the loop of the sum, and the loop of its gradient over the transpose."""
+    """Return the loop of a sum, and the loop of its gradient over the transpose."""
     builder = EdgeExprBuilder(1, width)
     value = builder.operand("source", "row")
     if is_scaled:
@@ -287,7 +288,7 @@ def _sum_loops(width: int, is_scaled: bool, has_loops: bool) -> tuple[EdgeLoop, 
 
 @cache
 def max_loops(width: int) -> tuple[EdgeLoop, EdgeLoop]:
-    """Return the loop of the column-wise maximum, and the loop of its gradient over the transpose."""
+    """Return the loop of a column-wise maximum, and the loop of its gradient over the transpose."""
     builder = EdgeExprBuilder(1, width)
     forward = EdgeLoop(builder.build([builder.operand("source", "row")]), "destination", "max", False)
     builder = EdgeExprBuilder(1, width)
@@ -297,10 +298,10 @@ def max_loops(width: int) -> tuple[EdgeLoop, EdgeLoop]:
 
 @cache
 def attention_gather(heads: int, width: int, slope: float, dropout: tuple[int, float] | None) -> FusedGather:
-    """Return GAT's softmax-weighted sum with LeakyReLU slope `slope`, and a self-loop at each vertex.
+    """Return GAT's softmax-weighted sum, with LeakyReLU slope `slope` and a self-loop per vertex.
 
     Its operands are the rows [num_src, heads * width], the scores [num_src, heads] and [num_dst, heads], and,
-    with `dropout` (threshold and scale of an `AttentionDropout`), the keys of both ends from `edge_keys`.
+    with `dropout` (threshold and scale of an `AttentionDropout`), the two arrays from `edge_keys`.
     """
     builder = EdgeExprBuilder(heads, width)
     message = builder.operand("source", "row")
@@ -324,9 +325,9 @@ def masked_attention_gather(
 
 
 def edge_keys(mask: AttentionDropout, heads: int, sources: Array, destinations: Array) -> list[Array]:
-    """Compute the keys [n, 1] uint64 of each end's vertex ids [n], from which loops compute the mask."""
+    """Compute the keys [n, 1] uint64 of both endpoints' vertex ids [n], for the mask in loops."""
     groups = np.uint64(-(-heads // HEADS_PER_DRAW))
-    # Index of an edge's first random number. All arithmetic is modulo 2^64.
+    # Index of the first random number of an edge. All arithmetic is modulo 2^64.
     first = sources.astype(np.uint64) * groups + np.uint64(1)
     return [(first * GOLDEN)[:, None], vertex_streams(mask.key, destinations)[:, None]]
 
@@ -341,11 +342,11 @@ def run_attention_backward(
     outs: tuple[Array, Array, Array],
     workers: Workers | None,
 ) -> None:
-    """Backpropagate `grad` [m, heads * width] through `gather` to the rows and to both scores.
+    """Backpropagate `grad` [m, heads * width] through `gather` to the rows and the scores of both endpoints.
 
-    `gather` is from `masked_attention_gather`. `saved` has its state [m, heads] and the gathered rows [m,
-    heads * width]. `outs` receives the gradients of the rows, of the source scores and of the destination
-    scores.
+    `gather` is from `masked_attention_gather`. `saved` has the state [m, heads] that it saved and the
+    gathered rows [m, heads * width]. `outs` receives the gradients of the rows, of the source scores and of
+    the destination scores.
     """
     denominators, gathered = saved
     means = np.empty_like(denominators)
@@ -362,7 +363,7 @@ _FLOAT = np.dtype(np.float32)
 
 
 class _BlockLoops(Protocol):
-    """Forward and backward loops over a block, with the state that backward needs."""
+    """Forward and backward loops over a block, with the state for the backward pass."""
 
     def forward(self, inputs: Sequence[Array]) -> Array: ...
 
@@ -497,7 +498,7 @@ def _by_source(block: Block, edges: Edges) -> Edges:
 
 
 def aggregate_with_loops(block: Block, x: torch.Tensor, aggregation: Aggregation) -> torch.Tensor:
-    """Run `hyrt.nn.operators.aggregate.aggregate` over a relabelled block with float32 rows."""
+    """Compute `hyrt.nn.operators.aggregate.aggregate` over a relabelled block with float32 rows."""
     check_weights(aggregation, block)
     if aggregation.self_path == "concat":
         gathered = aggregate_with_loops(block, x, replace(aggregation, self_path="none"))
@@ -514,7 +515,7 @@ def attend_with_loops(
     slope: float = 0.2,
     mask: AttentionDropout | None = None,
 ) -> torch.Tensor:
-    """Run `hyrt.nn.operators.attention.attend` over a relabelled block, products [n, heads, f]."""
+    """Compute `hyrt.nn.operators.attention.attend` over a relabelled block with products [n, heads, f]."""
     heads = len(u_src)
     at_source = (products * u_src).sum(2)
     at_destination = (products[: block.num_dst] * u_dst).sum(2)

@@ -1,4 +1,4 @@
-"""Execution of loops over edges, on the host by numba or on the device that the calling thread selected."""
+"""Execution of edge loops, on the host with numba or on the device that the calling thread has selected."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from hyrt.runtime.workers import Workers, current_workers
 
 @cache
 def _called_source() -> bytes:
-    """Return the source that generated loops call; if it changes, the loops are compiled again."""
+    """Return the source code that generated loops call; a change of it makes numba recompile them."""
     return b"".join(Path(str(module.__file__)).read_bytes() for module in (simd, simd_math))
 
 
 @cache
 def _folder() -> Path:
-    """Return the folder of generated sources, next to which numba caches machine code."""
+    """Return the folder of generated source files, in which numba also caches machine code."""
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or user_cache_dir() / "hyrt") / "saga"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -47,16 +47,16 @@ def _folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="hyrt-saga-"))
 
 
-# Trainers of one process may compile the same loop concurrently.
+# Lock for source files, because trainers of one process may compile the same loop concurrently.
 _WRITING = threading.Lock()
 
 
 @cache
 def compile_loop(source: str) -> Callable[..., None]:
-    """Compile a generated source and return its function `loop`.
+    """Compile generated source code and return its function `loop`.
 
-    The source is written to a file named by its hash, since numba caches machine code per file. The file
-    itself is never read back.
+    The source is written to a file named after its hash, because numba caches machine code per file. The file
+    itself is never read.
     """
     path = _folder() / f"{hashlib.sha256(source.encode() + _called_source()).hexdigest()[:32]}.py"
     with _WRITING:
@@ -64,7 +64,7 @@ def compile_loop(source: str) -> Callable[..., None]:
             write_atomically(path, source.encode())
     module = types.ModuleType(f"hyrt_saga_{path.stem}")
     module.__file__ = str(path)
-    # Numba imports the module by name when it loads cached machine code.
+    # Numba imports the module by its name when it loads cached machine code.
     sys.modules[module.__name__] = module
     exec(compile(source, str(path), "exec"), vars(module))
     loop: Callable[..., None] = vars(module)["loop"]
@@ -76,7 +76,7 @@ Array = NDArray[Any]
 
 @cache
 def _functions(loop: EdgeLoop) -> list[tuple[ColumnPass, Callable[..., None]]]:
-    """Compile the passes of a loop. Cached, since code generation takes longer than a small block's loop."""
+    """Compile the passes of a loop, once: generating code takes longer than a loop over a small block."""
     printer = NumbaCodegen(loop)
     parts = column_passes(loop.form, whole=loop.is_whole)
     return [(part, compile_loop(printer.generate(part))) for part in parts]
@@ -91,10 +91,10 @@ def run_on_host(
     workers: Workers | None,
     between: tuple[int, int] | None = None,
 ) -> list[Array]:
-    """Run a loop over ranges of rows with equal work; see `LoopBackend`.
+    """Run a loop over ranges of rows with about equal work; see `LoopBackend`.
 
     With `between` = (start, stop), only near rows start to stop - 1 are computed. If the loop adds to far
-    rows, threads divide the columns instead of the rows: each far row is summed in edge order.
+    rows, threads share the columns instead of the rows, so that each far row is summed in edge order.
     """
     form = loop.form
     flat, dtype = [], operands[0].dtype
@@ -138,7 +138,7 @@ def run_on_host(
     )  # fmt: skip
 
     def over(first: int, last: int, some: list[tuple[ColumnPass, Callable[..., None]]]) -> None:
-        """Run passes over ranges, range by range if results are summed per range."""
+        """Run passes over ranges; one range at a time if results are summed per range."""
         step = 1 if totals else max(1, last - first)
         for chunk in range(first, last, step):
             for part, function in some:
@@ -175,19 +175,19 @@ class LoopBackend(Protocol):
         Parameters
         ----------
         loop
-            The computation.
+            The loop to run.
         edges
-            Edges by the near end.
+            Edges sorted by their near endpoint.
         operands
-            One C-contiguous matrix per operand of the expression, all float32 or all float64; edge rows by
-            edge id.
+            One C-contiguous matrix per operand of the expression, all float32 or all float64; rows of edge
+            operands by edge id.
         outs
-            One matrix per result that is not a total; or the gathered rows and the state for backward, None
-            to save no state. Computed rows are overwritten.
+            One matrix per result that is not a total; or the gathered rows and the state for the backward
+            pass (None: no state). Computed rows are overwritten.
         winners
             In the backward loop of `max`, the argmax edges from its forward loop.
         workers
-            Threads, if the host computes; by default those of the calling thread.
+            Threads for a loop on the host; by default those of the calling thread.
 
         Returns
         -------
@@ -202,7 +202,7 @@ _NAME: ContextVar[str] = ContextVar("hyrt_loop_name", default="")
 
 @contextmanager
 def use_loop_backend(backend: LoopBackend) -> Iterator[None]:
-    """Run the calling thread's loops on a device within a `with` block."""
+    """Run edge loops of the calling thread on a device within a `with` block."""
     token = _RUNNER.set(backend)
     try:
         yield
@@ -211,13 +211,13 @@ def use_loop_backend(backend: LoopBackend) -> Iterator[None]:
 
 
 def is_on_device() -> bool:
-    """Return whether a device runs the loops of the calling thread."""
+    """Return whether a device runs the edge loops of the calling thread."""
     return _RUNNER.get() is not None
 
 
 @contextmanager
 def name_loops(name: str) -> Iterator[None]:
-    """Label the calling thread's loops within a `with` block, for example with a layer and direction."""
+    """Label the calling thread's edge loops within a `with` block, for example with layer and direction."""
     token = _NAME.set(name)
     try:
         yield
@@ -226,7 +226,7 @@ def name_loops(name: str) -> Iterator[None]:
 
 
 def loop_name() -> str:
-    """Return the label of the calling thread's loops; empty by default."""
+    """Return the label of the calling thread's edge loops; empty by default."""
     return _NAME.get()
 
 
@@ -238,5 +238,5 @@ def run_loop(
     winners: Array | None,
     workers: Workers | None,
 ) -> list[Array]:
-    """Run a loop on the calling thread's backend; see `LoopBackend`."""
+    """Run an edge loop on the backend of the calling thread; see `LoopBackend`."""
     return (_RUNNER.get() or run_on_host)(loop, edges, operands, outs, winners, workers)

@@ -1,4 +1,4 @@
-"""Numba code generation for loops over edges, with the SIMD functions of `hyrt.nn.full_graph.simd`."""
+"""Numba code generation for edge loops, with the SIMD functions of `hyrt.nn.full_graph.simd`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from hyrt.nn.fused.edge_loop import EdgeExpr, EdgeLoop, Operand, Value
 from hyrt.runtime.hardware import vector_instructions
 
-# Maximum number of columns per pass over the edges: wider values leave no registers for other values.
+# Maximum number of columns per pass over the edges. Wider values would leave too few registers for others.
 _MAX_LANES = 32
-# Loops with few values can use twice the lanes in AVX-512 registers, with half as many passes over the edges.
+# Loops with few values fit AVX-512 registers with twice the lanes, which halves the passes over the edges.
 _FEW_VALUES = 6
 _MAX_LANES_OF_FEW = 64 if "AVX-512" in vector_instructions() else _MAX_LANES
-# Maximum number of columns if a value reads their sum, so that a head cannot be split into passes.
+# Maximum number of columns if a value reads their sum. The head cannot be split into passes then.
 MAX_UNSPLIT_LANES = 256
 
 
@@ -22,27 +22,27 @@ class ColumnPass:
     """Column range that one call of a loop computes."""
 
     head: int
-    """The first head."""
+    """Index of the first head."""
     heads: int
     at: int
-    """The first column of the head."""
+    """Index of the first column within the head."""
     columns: int
-    """Number of columns over all heads of the pass."""
+    """Number of columns of all heads in the pass."""
 
     @property
     def lanes(self) -> int:
-        """Return the number of lanes per row, a power of two, since other numbers compile to slow code."""
+        """Return the number of lanes per row: a power of two, because others compile to slow code."""
         return 1 << (self.columns - 1).bit_length()
 
 
 def column_passes(form: EdgeExpr, *, whole: bool) -> list[ColumnPass]:
-    """Split the columns of an expression into passes over the edges; `whole` keeps heads unsplit."""
+    """Split the columns of an expression into passes over the edges; `whole` forbids splitting heads."""
     heads, width = form.heads, form.width
     held: list[Operand | Value] = [*form.operands, *(form.values[at] for at in form.results)]
     rows = sum(each.kind == "row" for each in held)
     limit = _MAX_LANES_OF_FEW if rows <= _FEW_VALUES and heads == 1 else _MAX_LANES
     if whole or width <= limit:
-        # The largest equal number of heads per pass that fits.
+        # Use the largest number of heads per pass that fits and divides the number of heads.
         together = max(n for n in range(1, heads + 1) if not heads % n and (n == 1 or n * width <= limit))
         return [ColumnPass(head, together, 0, together * width) for head in range(0, heads, together)]
     return [
@@ -172,7 +172,7 @@ class NumbaCodegen:
         return "(np.int64(e) if edges is None else np.int64(edges[e]))"
 
     def _number(self) -> Iterator[str]:
-        """Generate the argmax identity of an edge: its id, or its source."""
+        """Generate the identity of an edge in the argmax: its id or its source."""
         source = "c" if self._loop.near == "destination" else "i"
         yield f"number = np.int32({self._ordinal} if by_edge else {source})"
         if self._loop.has_loops:
@@ -273,7 +273,7 @@ class NumbaCodegen:
         if value.op == "sum":
             columns = part.columns // part.heads
             yield f"{indent}s{k} = vectors.sums_of_heads({name}, {columns}, {part.heads})"
-            # Later column passes add to the first pass.
+            # Later column passes over a head add to the result of the first pass.
             yield f"{indent}if at > 0:"
             yield f"{indent}    s{k} = vectors.add(s{k}, vectors.load(o{k}, {to}, {part.heads}, None))"
             yield f"{indent}vectors.store(o{k}, {to}, s{k}, None)"
@@ -288,11 +288,11 @@ class NumbaCodegen:
         return [k for k in range(len(self._form.results)) if self._loop.adds_to_far(k)]
 
     def _used(self, part: ColumnPass) -> str:
-        """Return the number of lanes of a row that have a column; None for all."""
+        """Return the number of lanes of a row that have columns; None for all lanes."""
         return "None" if part.columns == part.lanes else str(part.columns)
 
     def _row(self, row: str) -> str:
-        """Return the offset of a row in a matrix of rows."""
+        """Return the offset of a row in a matrix of width heads * width."""
         return f"{row} * {self._form.heads * self._form.width} + head * {self._form.width} + at"
 
     def _place(self, k: int, row: str) -> str:
@@ -328,7 +328,7 @@ class NumbaCodegen:
             case "multiply" | "divide":
                 return f"vectors.{value.op}({a[0]}, {a[1]})"
             case "add" | "subtract":
-                # Without contraction, so that a value has the same bits in each loop.
+                # These are not fused with products, so that a value has the same bits in every loop.
                 return f"functions.{value.op}({a[0]}, {a[1]})"
             case "drawn":
                 return f"functions.drawn(no_column, {a[0]} + {a[1]}, head, {int(value.number)})"
@@ -345,7 +345,7 @@ class NumbaCodegen:
 
 
 def edges_are_consecutive(near: str) -> bool:
-    """Return whether the edge ids of rows are consecutive, as for near destinations."""
+    """Return whether the edge ids of consecutive rows are consecutive, as for near destinations."""
     return near == "destination"
 
 

@@ -1,4 +1,4 @@
-"""Math functions of SIMD vectors for all floating-point inputs, built from `hyrt.nn.full_graph.simd`."""
+"""Math functions of SIMD vectors for all floating-point inputs, based on `hyrt.nn.full_graph.simd`."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,attr-defined,call-arg"
 # mypy: disable-error-code="var-annotated,unreachable"
@@ -15,16 +15,16 @@ from hyrt.nn.full_graph import simd
 from hyrt.runtime.numba_cache import nb
 from hyrt.runtime.rng import GOLDEN, MIX_A, MIX_B
 
-# Largest input for which `vectors.exp` is exact. The square of its exponential is infinite.
+# Largest input for which `vectors.exp` is exact. The square of the result is infinite.
 _MAX_EXP = {types.float32: 80.0, types.float64: 700.0}
-# Number of terms of the series of tanh(x) / x in x^2 that exceed a rounding error for |x| up to 1/4.
+# Number of terms in the x^2 series of tanh(x) / x that exceed a rounding error for |x| up to 1/4.
 _TERMS = {types.float32: 5, types.float64: 11}
 
 _compile = nb.njit(nogil=True, error_model="numpy", boundscheck=False, inline="always")
 
 
 def _tanh_series(terms: int) -> list[float]:
-    """Return the first coefficients of tanh(x) = x (c_0 + c_1 x^2 + ...), from tanh' = 1 - tanh^2."""
+    """Return the first coefficients of tanh(x) = x (c_0 + c_1 x^2 + ...), derived from tanh' = 1 - tanh^2."""
     found = [Fraction(1)]
     for k in range(1, terms):
         square = sum((found[i] * found[k - 1 - i] for i in range(k)), Fraction(0))
@@ -39,7 +39,7 @@ def _constant(lanes, value):
 
 @intrinsic
 def number(typingctx, lanes, value):
-    """Return a vector like `lanes` of equal numbers."""
+    """Return a vector with the type of `lanes` and equal numbers."""
 
     def generate(context, builder, signature, args):
         scalar = context.cast(builder, args[1], signature.args[1], lanes.element)
@@ -53,7 +53,7 @@ def number(typingctx, lanes, value):
 
 @intrinsic
 def drawn(typingctx, lanes, bits, head, threshold):
-    """Return the mask of the heads from `head` on, like `lanes`; see `EdgeExprBuilder.keep_mask`."""
+    """Return the dropout mask of consecutive heads, starting at `head`; see `EdgeExprBuilder.keep_mask`."""
 
     def generate(context, builder, signature, args):
         wide = ir.IntType(64)
@@ -81,7 +81,7 @@ def drawn(typingctx, lanes, bits, head, threshold):
 
 
 def _without_contraction(operation):
-    """Create an addition or subtraction that LLVM does not contract with a preceding product."""
+    """Create an addition or subtraction that LLVM does not fuse with a preceding product."""
 
     @intrinsic
     def lanewise(typingctx, a, b):
@@ -107,7 +107,7 @@ def _max_exp(typingctx, lanes):
 
 @intrinsic
 def _tanh_over(typingctx, lanes):
-    """Return the series of tanh(x) / x, given x^2."""
+    """Evaluate the series of tanh(x) / x for the given x^2."""
 
     def generate(context, builder, signature, args):
         *rest, total = (_constant(lanes, each) for each in _tanh_series(_TERMS[lanes.element]))
@@ -153,7 +153,7 @@ def _clamp(x):
 
 @_compile
 def exp(x):
-    """Return the exponential; infinite on overflow."""
+    """Return the exponential; infinity on overflow."""
     root = simd.exp(_clamp(simd.multiply(x, number(x, 0.5))))
     return simd.multiply(root, root)
 
@@ -167,7 +167,7 @@ def sigmoid(x):
 
 @_compile
 def tanh(x):
-    """Return the hyperbolic tangent, also exact near zero."""
+    """Return the hyperbolic tangent, which is also exact near zero."""
     size = simd.where_positive(x, x, negative(x))
     one, two = number(x, 1.0), number(x, 2.0)
     power = simd.exp(_clamp(simd.multiply(two, size)))

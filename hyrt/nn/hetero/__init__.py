@@ -1,1 +1,1 @@
-"""Models for heterogeneous graphs: inputs of several vertex types, node embeddings, layers over relations."""
+"""Models for heterogeneous graphs: inputs of several vertex types, embeddings, layers over relations."""

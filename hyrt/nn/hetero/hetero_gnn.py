@@ -1,4 +1,4 @@
-"""GNNs over heterogeneous graphs, from the layers of a model kind or from user-defined layers."""
+"""GNNs over heterogeneous graphs, built from the layers of a model kind or from user-defined layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hyrt.sampling.block import Block
 
 
 def get_graph_metadata(graph: Graph) -> GraphMetadata | None:
-    """Return the types and relations of a heterogeneous graph; None for a graph with a single type."""
+    """Return the types and relations of a heterogeneous graph; None for a homogeneous graph."""
     types = check_type("graph", graph, Graph, "pass a graph from hyrt.load").types
     if types is None:
         return None
@@ -38,9 +38,9 @@ def get_graph_metadata(graph: Graph) -> GraphMetadata | None:
 
 
 class HeteroGNN(GNN):
-    """GNN that projects the rows of each vertex type to `architecture.in_features` columns.
+    """GNN that first projects the rows of each vertex type to `architecture.in_features` columns.
 
-    `architecture.shape` has the types. `layers` are those of the model kind by default.
+    `architecture.shape` has the types. By default, the model kind creates the `layers`.
     """
 
     def __init__(self, architecture: Architecture, layers: Sequence[Layer] | None = None) -> None:
@@ -51,13 +51,13 @@ class HeteroGNN(GNN):
 
     @property
     def shape(self) -> GraphMetadata:
-        """Vertex types and relations of the model's graph."""
+        """Vertex types and relations of the graph."""
         metadata = self.architecture.shape
         assert metadata is not None
         return metadata
 
     def inputs(self) -> ModelInputs:
-        """Return the supported inputs: rows by type, and tables in place if the first layer reads them."""
+        """Return the input forms: rows by type, and in-place tables if the first layer reads them."""
         a = self.architecture
         return ModelInputs(
             in_place=self._layer(0).takes_types and a.input_dropout == 0 and not self.adds_residual(0)
@@ -67,15 +67,15 @@ class HeteroGNN(GNN):
         raise UnsupportedModelError(f"{type(self).__name__} (a model for heterogeneous graphs)")
 
     def forward(self, blocks: Sequence[Block], x: Rows) -> torch.Tensor:
-        """Compute the targets' scores, [targets, classes], from the `HeteroInput` of the first block."""
+        """Compute the scores [targets, classes] of the targets from the `HeteroInput` of the first block."""
         return super().forward(blocks, self._convert_input(x))
 
     def layer(self, i: int, block: Block, x: Rows) -> torch.Tensor:
-        """Compute one layer like `GNN.layer`; the first layer also accepts a `HeteroInput`."""
+        """Compute layer i like `GNN.layer`; the first layer also accepts a `HeteroInput`."""
         return super().layer(i, block, self._convert_input(x))
 
     def _convert_input(self, x: Rows) -> Rows:
-        """Convert a heterogeneous input for the first layer; return any other input unchanged."""
+        """Convert a heterogeneous input to a form for the first layer; return other inputs unchanged."""
         if isinstance(x, HeteroInPlaceInput):
             return self.input.forward_in_place(x)
         if not isinstance(x, HeteroInput):
@@ -93,10 +93,10 @@ def hetero_stack(graph: Graph, *layers: Layer, **between: Any) -> HeteroGNN:
     Parameters
     ----------
     graph
-        The graph, from `hyrt.load`. Rows of each type are projected to the input width of the first layer;
-        types without features have embeddings.
+        Graph from `hyrt.load`. Rows of each type are projected to the input width of the first layer; types
+        without features have embeddings.
     *layers
-        The layers, starting at the input. For a layer that reads `edge.type`, relations are edge types.
+        Layers, input layer first. If a layer reads `edge.type`, it is the relation of the edge.
     **between
         Operations between the layers: `norm`, `residual`, `dropout` and `input_dropout`, as for `stack`.
 

@@ -1,5 +1,5 @@
 """Inputs of heterogeneous models: rows of several vertex types, their projections to one width, and node
-embeddings of types without features, whose optimizers update only the rows read in a step.
+embeddings of types without features, whose optimizers only update rows that a step has read.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
@@ -24,24 +24,24 @@ from hyrt.runtime.numba_cache import nb
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseGradient:
-    """Gradient of some rows of a table; the gradient of all other rows is zero."""
+    """Gradient of some rows of a table. The gradient of all other rows is zero."""
 
     table: int
-    """Index of the table in the order of `find_embeddings`."""
+    """Index of the table in the result of `find_embeddings`."""
     rows: NDArray[np.int64]
-    """[n] distinct rows."""
+    """Distinct row ids [n]."""
     values: torch.Tensor
-    """[n, width] on the host."""
+    """Gradients [n, width] on the host."""
 
     __repr__ = short_repr
 
     def divide(self, divisor: float) -> SparseGradient:
-        """Divide the values by a number."""
+        """Return the gradient divided by a number."""
         return SparseGradient(self.table, self.rows, self.values / divisor)
 
 
 def add_sparse_gradients(parts: Sequence[SparseGradient]) -> list[SparseGradient]:
-    """Sum gradients per table, in the order of the parts, with ascending rows."""
+    """Sum the gradients of each table in the order of `parts`; the resulting row ids are ascending."""
     table_parts: dict[int, list[SparseGradient]] = {}
     for part in parts:
         table_parts.setdefault(part.table, []).append(part)
@@ -53,7 +53,7 @@ def _sum_parts(parts: Sequence[SparseGradient]) -> SparseGradient:
     values = parts[0].values.new_zeros((len(rows), parts[0].values.shape[1]))
     start = 0
     for part in parts:
-        # Rows within a part are distinct, so the indexed addition is exact.
+        # The row ids of a part are distinct, so no addition of the indexed assignment is lost.
         values.numpy()[positions[start : start + len(part.rows)]] += part.values.numpy()
         start += len(part.rows)
     return SparseGradient(parts[0].table, rows, values)
@@ -62,9 +62,9 @@ def _sum_parts(parts: Sequence[SparseGradient]) -> SparseGradient:
 class NodeEmbedding(nn.Module):
     """Table of node embeddings in host memory, shared by the replicas on all devices.
 
-    The table is a buffer, not a parameter: a step's gradient has only the rows that the step has read, and
-    the optimizer updates only these rows. Copies of the module share the memory, so they see updates at once.
-    A step reads rows when it propagates, after the previous step is complete.
+    The table is a buffer, not a parameter. The gradient of a step has only the rows that the step has read,
+    and the optimizer updates only these rows. Copies of the module share the memory, so they see updates at
+    once. A step reads rows in its forward pass, after the previous step has completed.
     """
 
     values: torch.Tensor
@@ -89,11 +89,11 @@ class NodeEmbedding(nn.Module):
         return copied
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        """Keep the table in host memory when the model is moved to a device."""
+        """Leave the table in host memory if the model is moved to a device."""
         return self
 
     def forward(self, rows: NDArray[Any], device: torch.device | None = None) -> torch.Tensor:
-        """Look up distinct rows [n] as [n, width] on `device`; with gradients during training."""
+        """Look up distinct rows [n] as a tensor [n, width] on `device`, with a gradient in training."""
         taken = take_rows(self.values, rows)
         if device is not None:
             taken = taken.to(device)
@@ -103,7 +103,7 @@ class NodeEmbedding(nn.Module):
         return taken
 
     def take_gradient(self, table: int) -> SparseGradient | None:
-        """Return the gradient of the rows that were last read, and clear it; None if there is none."""
+        """Return and clear the gradient of the rows that were read last; None if there is none."""
         read, self._read = self._read, None
         if read is None or read[1].grad is None:
             return None
@@ -111,12 +111,12 @@ class NodeEmbedding(nn.Module):
 
 
 def find_embeddings(model: nn.Module) -> list[NodeEmbedding]:
-    """Return a model's tables, in the order of its modules."""
+    """Return the embedding tables of a model, in the order of its modules."""
     return [module for module in model.modules() if isinstance(module, NodeEmbedding)]
 
 
 def take_sparse_gradients(model: nn.Module) -> list[SparseGradient]:
-    """Return and clear the gradients of the table rows that a model has read in a step."""
+    """Return and clear the gradients of the table rows that the model has read in this step."""
     gradients_per_table = (
         table_module.take_gradient(number) for number, table_module in enumerate(find_embeddings(model))
     )
@@ -127,10 +127,10 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 
 class SparseUpdateRule(Protocol):
-    """Update rule of one table."""
+    """Optimizer of one table that updates only some rows."""
 
     def step(self, rows: Any, gradients: Any, lr: float) -> None:
-        """Update distinct rows [n] of the table by their gradients [n, width]."""
+        """Update distinct rows [n] of the table with their gradients [n, width]."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class SparseSGD:
 
 
 class SparseAdagrad:
-    """Adagrad, which never changes rows without a gradient."""
+    """Adagrad for some rows; a zero gradient would not change the other rows anyway."""
 
     def __init__(self, values: torch.Tensor, eps: float = 1e-10) -> None:
         self._values, self._eps = values.numpy(), eps
@@ -206,7 +206,7 @@ class SparseAdagrad:
 
 
 class SparseAdam:
-    """SparseAdam: moments of rows without a gradient stay unchanged; bias correction counts all steps."""
+    """SparseAdam: moments of rows without a gradient stay unchanged, and bias correction counts all steps."""
 
     def __init__(
         self, values: torch.Tensor, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8
@@ -237,13 +237,13 @@ SPARSE_UPDATE_RULES: dict[str, Callable[..., SparseUpdateRule]] = {
     "SGD": SparseSGD,
     "Adagrad": SparseAdagrad,
 }
-"""Update rule of tables, by the name of the optimizer of all other weights. No rule has weight decay."""
+"""Update rule of embedding tables for each optimizer of the other weights. No rule has weight decay."""
 
 
 class EmbeddingOptimizer:
-    """Optimizer of the tables from `find_embeddings`, with one update rule per table.
+    """Optimizer of the tables from `find_embeddings`, which applies an update rule to each table.
 
-    `make_rule` creates a rule, given a table's values.
+    `make_rule` creates the rule for the values of a table.
     """
 
     def __init__(
@@ -253,9 +253,9 @@ class EmbeddingOptimizer:
         self._rules = [make_rule(table.values) for table in tables]
 
     def step(self, gradients: Sequence[SparseGradient], lr: float) -> None:
-        """Update the rows that have a gradient; `gradients` has at most one per table, with distinct rows.
+        """Update the rows that have gradients; `gradients` has at most one per table, with distinct rows.
 
-        Raises ValueError if a gradient does not have one row of the table's width for each of its row ids.
+        Raises ValueError if a gradient does not have one row per row id, with the width of the table.
         """
         for gradient in gradients:
             table = self._tables[gradient.table]
@@ -268,7 +268,7 @@ class EmbeddingOptimizer:
             self._rules[gradient.table].step(gradient.rows, gradient.values.contiguous().numpy(), lr)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Return the state of all rules, for a checkpoint."""
+        """Return the state of all rules for a checkpoint."""
         return [rule.state_dict() for rule in self._rules]
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
@@ -279,16 +279,16 @@ class EmbeddingOptimizer:
 
 @dataclass(slots=True)
 class HeteroInput:
-    """Rows of a block's sources, as the load stage gathers them."""
+    """Source rows of a block, which the load stage has gathered."""
 
     order: TypeOrder | TensorOrder
-    """The sources, sorted by type."""
+    """Order of the sources by type."""
     matrices: list[torch.Tensor | None]
-    """Per type, [n, f] float32 rows of its sources, in their order; None for types with embeddings."""
+    """Feature rows [n, f] float32 of each type's sources, in their order; None for types with embeddings."""
     tables: list[NDArray[Any] | None]
-    """Per type, [n] rows of its sources in the embedding table; None for types with features."""
+    """Embedding row ids [n] of each type's sources; None for types with features."""
     device: torch.device | None = None
-    """Device of the matrices; None is the host. Row ids of tables stay on the host."""
+    """Device of the matrices; None for the host. Row ids of tables are always on the host."""
 
     __repr__ = short_repr
 
@@ -299,27 +299,27 @@ class HeteroInput:
 
 @dataclass(slots=True)
 class HeteroInPlaceInput:
-    """Feature tables of all types, which a block's edges read in place by vertex id."""
+    """Feature tables of all types, which the edges of a block read in place by vertex id."""
 
     order: TypeOrder
-    """The destinations, sorted by type."""
+    """Order of the destinations by type."""
     starts: NDArray[np.int64]
-    """[T + 1] the first vertex of each type."""
+    """First vertex of each type, [T + 1]."""
     matrices: list[NDArray[Any] | None]
-    """Per type, [count, f] all rows, float32 or float16 bits as uint16; None for types with embeddings."""
+    """All rows [count, f] of each type, float32 or float16 as uint16 bits; None for types with embeddings."""
     destination_rows: list[torch.Tensor | None]
-    """Per type, [n, f] float32 rows of its destinations, in their order; None for types with embeddings."""
+    """Feature rows [n, f] float32 of each type's destinations; None for types with embeddings."""
     tables: list[NDArray[Any] | None]
-    """Per type, [n] distinct embedding rows of a block, destinations first; None for types with features."""
+    """Distinct embedding row ids [n] of each type, destinations first; None for types with features."""
 
     __repr__ = short_repr
 
 
 def append_sources(destinations: NDArray[Any], ids: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
-    """Append the distinct sources of a vertex type, ascending, to its distinct `destinations`.
+    """Append the distinct sources of a vertex type to its distinct `destinations`, in ascending order.
 
-    `ids` [E] are source ids of all types, with repeats; the type has the ids from `start` to `stop` - 1.
-    Destinations and result are numbered within the type.
+    `ids` [E] are source ids of all types, with repetitions. The vertices of the type are `start` to `stop` -
+    1, but destinations and results are numbered from 0 within the type.
     """
     of_type = np.unique(ids[(ids >= start) & (ids < stop)]) - ids.dtype.type(start)
     return np.concatenate([destinations, np.setdiff1d(of_type, destinations, assume_unique=True)])
@@ -330,28 +330,28 @@ class TypeSources:
     """Sources of one type, and the projection of their rows to the hidden width."""
 
     rows: Any
-    """[n, f] features without gradient (an array if read in place), or [n, hidden] embeddings."""
+    """Features [n, f] without gradient (an array if read in place), or embeddings [n, hidden]."""
     weight: torch.Tensor | None
-    """[hidden, f] projection of the type; None for embeddings, which have the hidden width already."""
+    """Projection [hidden, f] of the type; None for embeddings, which have the hidden width."""
     bias: torch.Tensor | None
     destination_rows: torch.Tensor | None = None
-    """[m, f] rows of the destinations, if they are not the first of `rows`."""
+    """Destination rows [m, f]; None if they are the first of `rows`."""
     positions: tuple[NDArray[Any], NDArray[Any]] | None = None
-    """For embeddings that are read by vertex id: the vertices, ascending, and their indices in `rows`."""
+    """Ascending vertex ids and their indices in `rows`, for embeddings that are read by vertex id."""
 
     __repr__ = short_repr
 
 
 @dataclass(slots=True)
 class HeteroSources:
-    """Rows of a block's sources by type, with projections that are not applied yet."""
+    """Source rows of a block by type, with projections that have not been applied."""
 
     order: TypeOrder | TensorOrder
-    """The sources sorted by type; the destinations if tables are read in place."""
+    """Order of the sources by type, or of the destinations if tables are read in place."""
     parts: list[TypeSources]
-    """One part per type."""
+    """Sources of each type."""
     starts: NDArray[np.int64] | None = None
-    """[T + 1] the first vertex of each type if tables are read in place by vertex id; otherwise None."""
+    """First vertex of each type [T + 1] if tables are read in place by vertex id; otherwise None."""
 
     __repr__ = short_repr
 
@@ -364,9 +364,9 @@ class HeteroSources:
 
 
 class HeteroInputProjection(nn.Module):
-    """Projection W_t x + b_t of each vertex type t with features to `width` columns.
+    """Projection W_t x + b_t to `width` columns for each vertex type t that has features.
 
-    Types without features have embeddings of this width.
+    Types without features have embeddings of the same width.
     """
 
     def __init__(self, shape: GraphMetadata, width: int) -> None:
@@ -384,7 +384,7 @@ class HeteroInputProjection(nn.Module):
             self.maps[str(number)] = linear_layer
 
     def forward(self, x: HeteroInput) -> HeteroSources:
-        """Return the sources with the projections to apply to them; nothing is multiplied yet."""
+        """Return the sources with their projections, without applying them."""
         parts = []
         for number, (matrix, rows) in enumerate(zip(x.matrices, x.tables, strict=True)):
             if rows is not None:
@@ -398,7 +398,7 @@ class HeteroInputProjection(nn.Module):
         return HeteroSources(x.order, parts)
 
     def forward_in_place(self, x: HeteroInPlaceInput) -> HeteroSources:
-        """Return the tables with the projections to apply to them; nothing is computed yet."""
+        """Return the tables with their projections, without applying them."""
         parts = []
         for number, (matrix, destination_rows, rows) in enumerate(
             zip(x.matrices, x.destination_rows, x.tables, strict=True)
@@ -415,7 +415,7 @@ class HeteroInputProjection(nn.Module):
 
 
 def project_sources(x: HeteroSources, *, low_precision: bool = False) -> torch.Tensor:
-    """Project the rows of all sources, [num_src, width], in the order of the sources."""
+    """Project the rows of all sources to [num_src, width], in the order of the sources."""
     projected_parts = []
     for part in x.parts:
         if part.weight is None:
@@ -433,10 +433,10 @@ def hetero_linear(
     *,
     low_precision: bool,
 ) -> torch.Tensor:
-    """Multiply rows [n, in], sorted by type, by the matrices of their types, as [n, out].
+    """Multiply rows [n, in], which are sorted by type, by the matrix of their type; return [n, out].
 
-    `sizes` [T] has the number of rows per type, `weights` is [T, out, in], and `bias` is [T, out] or None.
-    `low_precision` multiplies in bfloat16.
+    `sizes` [T] is the number of rows per type, `weights` is [T, out, in], and `bias` is [T, out] or None. If
+    `low_precision`, products are computed in bfloat16.
     """
     type_weights, type_biases = weights.unbind(), None if bias is None else bias.unbind()
     parts = [

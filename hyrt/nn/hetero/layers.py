@@ -38,9 +38,9 @@ class RgcnLayer(Layer):
     """R-GCN layer (Schlichtkrull et al., ESWC 2018, equation 2).
 
     It computes sum_r W_r mean_r(x_j) + W_0 x_i + b over the relations r into i, with c_ir = |N_r(i)|. The
-    relations' matrices are free, linear combinations of `bases` shared matrices (equation 3), or
-    block-diagonal with `blocks` blocks, a divisor of both widths (equation 4). `low_precision` multiplies in
-    bfloat16.
+    matrices of the relations are unconstrained, linear combinations of `bases` shared matrices (equation 3),
+    or block-diagonal with `blocks` blocks, which divides both widths (equation 4). If `low_precision`,
+    products are computed in bfloat16.
     """
 
     takes_relations = True
@@ -95,7 +95,7 @@ class RgcnLayer(Layer):
         return dense.reshape(num, blocks * out, blocks * width)
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """Compute [num_dst, out] from the rows of the sources."""
+        """Compute rows [num_dst, out] from the source rows."""
         total = sum_over_relations(
             *(block, x, self.shape, self.relation_weights(), self.own, self.bias),
             low_precision=self.low_precision,
@@ -109,10 +109,10 @@ class RgcnLayer(Layer):
 
 
 class RsageLayer(Layer):
-    """R-GraphSAGE layer: sum_r W_r mean_r(x_j) + V_t x_i + b over the relations r into i, whose type is t.
+    """R-GraphSAGE layer: sum_r W_r mean_r(x_j) + V_t x_i + b over the relations r into i, which has type t.
 
-    GraphSAGE has a matrix for the own row in addition to each W_r; the sum of these matrices over all
-    relations into a type is one matrix V_t. `low_precision` multiplies in bfloat16.
+    GraphSAGE has a matrix for the destination's own row in addition to W_r. The sum of these matrices over
+    all relations into a type is a single matrix V_t. If `low_precision`, products are computed in bfloat16.
     """
 
     takes_relations = True
@@ -131,7 +131,7 @@ class RsageLayer(Layer):
         init_uniform(self.weight, self.own)
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """Compute [num_dst, out] from the rows of the sources."""
+        """Compute rows [num_dst, out] from the source rows."""
         total = sum_over_relations(
             *(block, x, self.shape, self.weight, self.own, self.bias), low_precision=self.low_precision
         )
@@ -147,12 +147,12 @@ _SLOPE = 0.2
 
 
 class RgatLayer(Layer):
-    """R-GAT layer: sum_r (sum_j a_ij W_r x_j) + V x_i + b over the relations r into i, for each head.
+    """R-GAT layer: sum_r (sum_j a_ij W_r x_j) + V x_i + b per head, over the relations r into i.
 
-    The weights a_ij are the softmax over the neighbours j of i in relation r of LeakyReLU(s_r . W_r x_j + d_r
-    . W_r x_i + t_r . e_ij), without the last term if edges have no features. Heads are concatenated, or
-    averaged if `average`. Rows are combined before they are multiplied, as in `hyrt.nn.operators.attention`.
-    `low_precision` multiplies in bfloat16.
+    The weights a_ij are the softmax of LeakyReLU(s_r . W_r x_j + d_r . W_r x_i + t_r . e_ij) over the
+    neighbours j of i in relation r; the last term is omitted if edges have no features. Heads are
+    concatenated, or averaged if `average`. Rows are combined before they are multiplied, as in
+    `hyrt.nn.operators.attention`. If `low_precision`, products are computed in bfloat16.
     """
 
     takes_relations = True
@@ -188,7 +188,7 @@ class RgatLayer(Layer):
                 nn.init.xavier_uniform_(parameter)
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """Compute [num_dst, out] from [num_src, in] rows."""
+        """Compute rows [num_dst, out] from rows [num_src, in]."""
         num, heads, _width, _ = self.weight.shape
         block, rows = relabel_to_sources(block, x, self.bias.dtype)
         split = get_relation_split(block, num)
@@ -236,7 +236,7 @@ class RgatLayer(Layer):
 def _edge_feature_scores(
     block: Block | TensorBlock, split: RelationSplit, weights: torch.Tensor
 ) -> torch.Tensor:
-    """Compute scores [E, H] of the edge features with the weights [R, H, d] of their relations."""
+    """Compute the score term [E, H] of the edge features with weights [R, H, d] per relation."""
     rows = block.edge_rows
     if rows is None:
         raise UnsupportedModelError(
@@ -244,7 +244,7 @@ def _edge_feature_scores(
             "dataset, with one row per edge"
         )
     features = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
-    # Sort the features by relation, like the edges of `split`.
+    # Sort the features by relation, which is the edge order in `split`.
     in_order = features.to(weights.dtype).index_select(0, _index(split.edges))
     products = [
         linear(in_order[start:stop], weights[relation])
@@ -255,19 +255,20 @@ def _edge_feature_scores(
 
 
 def _index(rows: object) -> torch.Tensor:
-    """Convert positions to a torch index."""
+    """Convert positions to an index tensor."""
     return rows.long() if isinstance(rows, torch.Tensor) else torch.from_numpy(rows).long()
 
 
 class HgtLayer(Layer):
     """HGT layer (Hu et al., WWW 2020, equations 3 to 5).
 
-    For a destination i of type t, it computes A_t gelu(sum_j a_ij M_r V_s x_j) and the own row. For each
-    head, of width d, the weights a_ij are the softmax over all edges into i, of all relations, of p_r (K_s
-    x_j) T_r (Q_t x_i) / sqrt(d). K, Q, V and A are linear maps per type with biases, T_r and M_r matrices per
-    relation and head, and p_r is a factor. If the input and the result have the same width, the own row has
+    For a destination i of type t, it combines A_t gelu(sum_j a_ij M_r V_s x_j) with the own row. In each head
+    (of width d), the weights a_ij are the softmax of p_r (K_s x_j) T_r (Q_t x_i) / sqrt(d) over the edges of
+    all relations into i. K, Q, V and A are linear maps with biases per type, T_r and M_r are matrices per
+    relation and head, and p_r is a factor. If input and result have the same width, the own row has the
     weight 1 - sigmoid(g_t) and the aggregate sigmoid(g_t); otherwise the own row is omitted. `hidden` is the
-    width of keys, queries and values, by default that of the result. `low_precision` multiplies in bfloat16.
+    width of keys, queries and values (default: that of the result). `low_precision` selects bfloat16
+    products.
     """
 
     takes_relations = True
@@ -308,7 +309,7 @@ class HgtLayer(Layer):
                 nn.init.xavier_uniform_(matrix)
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """Compute [num_dst, out] from [num_src, in] rows."""
+        """Compute rows [num_dst, out] from rows [num_src, in]."""
         heads, width = self.heads, self.hidden // self.heads
         block, rows = relabel_to_sources(block, x, self.key.dtype)
         split = get_relation_split(block, self.shape.num_relations)
@@ -322,7 +323,7 @@ class HgtLayer(Layer):
         queries = gather_segment_rows(
             split, self._transform_by_type(self_rows, destination_order, self.query, self.query_bias)
         )
-        # Transform queries per segment instead of keys per edge: there are fewer segments than edges.
+        # There are fewer segments than edges, so transform one query per segment instead of one key per edge.
         transformed_queries = self._transform_by_relation(
             split.sizes, queries, self.attention * self.prior[:, :, None, None] / width**0.5
         )
@@ -348,7 +349,7 @@ class HgtLayer(Layer):
     def _transform_by_type(
         self, x: torch.Tensor, order: object, weight: torch.Tensor, bias: torch.Tensor
     ) -> torch.Tensor:
-        """Multiply rows by the matrices of their types, preserving their order."""
+        """Multiply rows by the matrices of their types, without changing their order."""
         sorted_rows = permute_rows(x, order.order, order.inverse)  # type: ignore[attr-defined]
         products = hetero_linear(sorted_rows, order.sizes, weight, bias, low_precision=self.low_precision)  # type: ignore[attr-defined]
         return permute_rows(products, order.inverse, order.order)  # type: ignore[attr-defined]
@@ -356,7 +357,7 @@ class HgtLayer(Layer):
     def _transform_by_relation(
         self, sizes: list[int], x: torch.Tensor, matrices: torch.Tensor
     ) -> torch.Tensor:
-        """Multiply each head of segment rows [P, hidden] by its relation's matrix of [R, H, out, in]."""
+        """Multiply each head of segment rows [P, hidden] by its relation's matrix in [R, H, out, in]."""
         num, heads, width, _ = matrices.shape
         diagonal = torch.eye(heads, dtype=x.dtype, device=x.device)
         dense = torch.einsum("rhoi,hg->rhogi", matrices, diagonal).reshape(num, heads * width, heads * width)

@@ -1,6 +1,6 @@
-"""Sums over relations of each relation's neighbour mean times its matrix.
+"""Sum over relations of the neighbours' mean times the matrix of the relation.
 
-The result at a destination i is sum_r W_r mean_j x_j + V x_i + b over the relations r into i, with the mean
+The result of a destination i is sum_r W_r mean_j x_j + V x_i + b over the relations r into i. The mean is
 over the neighbours j of i in r.
 """
 
@@ -25,11 +25,11 @@ from hyrt.sampling.block import Block, RelationSplit, split_block
 
 
 def split_tensor_block(block: TensorBlock, num_relations: int) -> RelationSplit:
-    """Divide a block's edges by relation with torch's operators, like `split_block` on the host."""
+    """Divide the edges of a block by relation with torch operators, like `split_block` on the host."""
     types = block.edge_types
     assert types is not None, "blocks of a heterogeneous graph have edge relations"
     device, rows = block.columns.device, block.rows()
-    # Edges of a destination are sorted by relation, so one stable sort puts segments in order.
+    # The edges of each destination are sorted by relation, so one stable sort produces the segment order.
     edge_relations, edges = torch.sort(types.long(), stable=True)
     keys = edge_relations * block.num_dst + rows[edges]
     segment_keys, counts = torch.unique_consecutive(keys, return_counts=True)
@@ -87,7 +87,7 @@ def get_relation_split(block: Block | TensorBlock, num_relations: int) -> Relati
     return cached
 
 
-# Number of multiplications that take as long as reading one value of a row at a random address.
+# Number of multiplications that take as long as reading one value of a row with random access.
 _READ = 4
 
 
@@ -101,10 +101,10 @@ def sum_over_relations(
     *,
     low_precision: bool = False,
 ) -> torch.Tensor:
-    """Sum the relations' means times their matrices, and add the product of the own row, as [num_dst, out].
+    """Sum the neighbour means times their matrices, and add the product of the own row, as [num_dst, out].
 
-    `weights` [R, out, in] has the relations' matrices; `self_weight` is [out, in] for all destinations, or
-    [T, out, in] by their types. `low_precision` multiplies in bfloat16.
+    `weights` [R, out, in] are the matrices of the relations. `self_weight` is [out, in] for all destinations,
+    or [T, out, in] for each type. If `low_precision`, products are computed in bfloat16.
     """
     split = get_relation_split(block, shape.num_relations)
     if isinstance(x, HeteroSources):
@@ -125,7 +125,7 @@ def sum_over_relations(
 def _multiply_segments(
     split: RelationSplit, x: Any, weights: torch.Tensor, *, low_precision: bool
 ) -> torch.Tensor:
-    """Compute the mean of each segment times the matrix of its relation, [P, out]."""
+    """Multiply the mean of each segment by the matrix of its relation; return [P, out]."""
     out, width = weights.shape[1:]
     matrices, present = weights.unbind(), split.present_relations
     first = [
@@ -146,7 +146,7 @@ def _multiply_segments(
 
 
 def _multiplies_first(split: RelationSplit, relation: int, num_src: int, out: int, width: int) -> bool:
-    """Return whether multiplying all sources is less work than reading their wider rows along the edges."""
+    """Return whether multiplying all sources takes less time than reading wider rows along the edges."""
     edges = split.edge_starts[relation + 1] - split.edge_starts[relation]
     runs = split.sizes[relation]
     return out < width and num_src * width * out < runs * width * out + _READ * edges * (width - out)
@@ -160,7 +160,7 @@ def _multiply_unprojected_segments(
     *,
     low_precision: bool,
 ) -> torch.Tensor:
-    """Compute `_multiply_segments` over unprojected rows, by projecting the means instead of the rows."""
+    """Compute `_multiply_segments` for unprojected rows: project the means instead of the rows."""
     results, matrices = [], weights.unbind()
     for r in split.present_relations:
         source = shape.relations[r][0]
@@ -172,7 +172,7 @@ def _multiply_unprojected_segments(
         mean = aggregate(block, part.rows, "mean")
         weight, bias = _compose(matrices[r], part.weight, part.bias)
         if bias is not None and block.weighted_degrees is not None:
-            # Weights of sampled neighbours do not sum to 1: scale the projection's bias by their sum.
+            # The weights of sampled neighbours do not sum to 1, so the bias must be multiplied by their sum.
             shares = aggregate(block, part.rows.new_ones(len(part.rows), 1), "mean")
             mean, weight, bias = torch.cat([mean, shares], 1), torch.cat([weight, bias[:, None]], 1), None
         results.append((mean, weight, bias))
@@ -180,12 +180,12 @@ def _multiply_unprojected_segments(
 
 
 def _restrict_in_place(block: Block, part: TypeSources, start: int) -> Block:
-    """Return a block whose sources have one type, with columns into the table of that type."""
+    """Return a block with sources of one type, whose columns are indices into the type's table."""
     columns = empty_array(block.num_edges, np.int32)
     np.subtract(block.columns, start, out=columns, casting="same_kind")
     sources = None
     if part.positions is not None:
-        # Embedding rows were gathered and have a gradient.
+        # Embedding rows have been gathered, since they have a gradient.
         sources, where = part.positions
         columns = where[np.searchsorted(sources, columns)]
     return replace(
@@ -194,7 +194,7 @@ def _restrict_in_place(block: Block, part: TypeSources, start: int) -> Block:
 
 
 def restrict_to_type(block: Any, order: Any, source: int) -> Any:
-    """Restrict a block's sources to one type, with columns into the rows of that type."""
+    """Restrict a block to sources of one type, with columns that are indices into the rows of the type."""
     source_positions = order.positions_of_type(source)
     if isinstance(block, TensorBlock):
         columns = order.inverse[block.columns.long()] - order.starts[source]
@@ -210,7 +210,7 @@ def restrict_to_type(block: Any, order: Any, source: int) -> Any:
 def _compose(
     weight: torch.Tensor, before: torch.Tensor | None, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Compose two linear maps into one: return its matrix and bias."""
+    """Return the matrix and the bias of the composition of two linear maps."""
     if before is None:
         return weight, None
     return weight @ before, None if bias is None else weight @ bias
@@ -236,12 +236,12 @@ def _multiply_self_rows(
 
 
 def order_sources_by_type(block: Any, shape: GraphMetadata) -> Any:
-    """Sort a block's sources by type."""
+    """Return the order of a block's sources by type."""
     return _sort_by_type(block, shape, block.sources)
 
 
 def relabel_to_sources(block: Any, x: Rows, dtype: torch.dtype) -> tuple[Any, torch.Tensor]:
-    """Relabel a block that is read in place, and gather the rows of its sources, [num_src, in]."""
+    """Relabel a block that is read in place, and gather its source rows [num_src, in]."""
     if isinstance(block, TensorBlock):
         assert isinstance(x, torch.Tensor)
         return block, x
@@ -251,7 +251,7 @@ def relabel_to_sources(block: Any, x: Rows, dtype: torch.dtype) -> tuple[Any, to
 
 
 def order_destinations_by_type(block: Any, shape: GraphMetadata) -> Any:
-    """Sort a block's destinations by type."""
+    """Return the order of a block's destinations by type."""
     return _sort_by_type(block, shape, block.destinations)
 
 
@@ -270,14 +270,14 @@ def _multiply_unprojected_self_rows(
     *,
     low_precision: bool,
 ) -> torch.Tensor:
-    """Compute `_multiply_self_rows` over unprojected rows."""
+    """Compute `_multiply_self_rows` for unprojected rows."""
     order = order_destinations_by_type(block, shape) if x.starts is None else x.order
     results = []
     self_weights = [self_weight] * len(x.parts) if self_weight.ndim == 2 else list(self_weight.unbind())
     for number, (part, size) in enumerate(zip(x.parts, order.sizes, strict=True)):
         if not size:
             continue
-        # Destinations are the first sources, and therefore the first sources of their type.
+        # Destinations precede all other sources, also among the sources of one type.
         rows = part.rows[:size] if part.destination_rows is None else part.destination_rows
         weight, before = _compose(self_weights[number], part.weight, part.bias)
         results.append((rows, weight, bias if before is None else before + bias))
@@ -286,9 +286,9 @@ def _multiply_unprojected_self_rows(
 
 
 def init_uniform(*parameters: torch.nn.Parameter) -> None:
-    """Initialise matrices [..., out, in] from U(-1, 1) / sqrt(in), like torch's linear layers.
+    """Initialize matrices [..., out, in] from U(-1, 1) / sqrt(in), like the linear layers of torch.
 
-    The products of all relations and of the own row are added: with the larger Glorot initialisation,
+    The products of all relations and of the own row are added. With the larger Glorot initialization,
     accuracy on synthetic:hetero is 2 points lower (benchmarks/2026-11-25-typed.md).
     """
     with torch.no_grad():
@@ -297,5 +297,5 @@ def init_uniform(*parameters: torch.nn.Parameter) -> None:
 
 
 def numbers_per_destination(width: int, out: int, num_relations: int) -> int:
-    """Return the number of values per destination: means and products of all relations and of the own row."""
+    """Return the values per destination: means and products of all relations, and of the own row."""
     return (num_relations + 1) * (width + 2 * out)

@@ -37,7 +37,7 @@ _compile = nb.njit(
 
 @_compile
 def segment_dots(indptr, columns, q, k, out, start, stop):
-    """Compute out[e, h] = q[p, h] . k[columns[e], h] for segments start:stop, [P, H, d] and [S, H, d]."""
+    """Compute out[e, h] = q[p, h] . k[columns[e], h] for segments start:stop ([P, H, d] and [S, H, d])."""
     heads, width = q.shape[1], q.shape[2]
     for p in range(start, stop):
         for e in range(indptr[p], indptr[p + 1]):
@@ -53,7 +53,7 @@ def segment_dots(indptr, columns, q, k, out, start, stop):
 def sum_weighted(indptr, columns, weights, x, out, start, stop):
     """Compute out[p, h] = sum_e weights[e, h] x[columns[e], h] for segments start:stop.
 
-    Heads may share the rows of x.
+    If x has one slice, all heads read it.
     """
     heads, width = out.shape[1], out.shape[2]
     shared = x.shape[1] == 1
@@ -72,9 +72,9 @@ def sum_weighted(indptr, columns, weights, x, out, start, stop):
 
 @_compile
 def sum_weighted_backward(t_indptr, t_segments, t_edges, weights, grad, out, start, stop):
-    """Compute the transpose of `sum_weighted`, for sources start:stop.
+    """Compute the transpose of `sum_weighted` for sources start:stop.
 
-    out[j, h] = sum_e weights[e, h] grad[segment of e, h]. If heads share source rows, their sums are added.
+    out[j, h] = sum_e weights[e, h] grad[segment of e, h]. If heads share source rows, the results are added.
     """
     heads, width = grad.shape[1], grad.shape[2]
     shared = out.shape[1] == 1
@@ -143,7 +143,7 @@ def sum_per_source(t_indptr, t_segments, t_edges, first_columns, values, out, st
 
 @_compile
 def segment_softmax(row_indptr, row_segments, segment_indptr, scores, out, start, stop):
-    """Compute the softmax of scores [E, H] over the edges of all segments of rows start:stop."""
+    """Compute the softmax of scores [E, H] over the edges in all segments of rows start:stop."""
     heads = scores.shape[1]
     for i in range(start, stop):
         for h in range(heads):
@@ -192,13 +192,13 @@ def _array(x: torch.Tensor) -> NDArray[Any]:
 
 
 def _run_over_segments(kernel: Kernel, block: Block, *arrays: Any) -> None:
-    """Call a kernel for chunks of the segments of a block."""
+    """Call a kernel for chunks of a block's segments."""
     edges = (block.indptr, block.columns)
     current_workers().run(lambda start, stop: kernel(*edges, *arrays, start, stop), block.num_dst, _GRAIN)
 
 
 def _run_over_sources(kernel: Kernel, block: Block, *arrays: Any) -> None:
-    """Call a kernel for chunks of the sources of a block."""
+    """Call a kernel for chunks of a block's sources."""
     transposed = block.transposed()
     edges = (transposed.indptr, transposed.rows, transposed.edges)
     current_workers().run(lambda start, stop: kernel(*edges, *arrays, start, stop), block.num_src, 2 * _GRAIN)
@@ -301,9 +301,9 @@ def _run_over_rows(kernel: Kernel, segments: tuple[NDArray[Any], ...], *arrays: 
 
 
 def dot_edges(split: RelationSplit, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Compute dot products [E, H] of each edge's segment row in `q` and source row in `k`.
+    """Compute the dot product [E, H] of each edge's segment row in `q` and its source row in `k`.
 
-    `q` is [P, H, d] and `k` [num_src, H, d].
+    `q` is [P, H, d], and `k` is [num_src, H, d].
     """
     runs = split.runs
     if isinstance(runs, TensorBlock):
@@ -314,9 +314,9 @@ def dot_edges(split: RelationSplit, q: torch.Tensor, k: torch.Tensor) -> torch.T
 def add_edge_scores(
     split: RelationSplit, segment_scores: torch.Tensor, source_scores: torch.Tensor
 ) -> torch.Tensor:
-    """Compute sums [E, H] of the score of each edge's segment and of its source in the segment's relation.
+    """Add the score of each edge's segment to its source's score in the segment's relation, as [E, H].
 
-    `segment_scores` is [P, H] and `source_scores` [num_src, R * H].
+    `segment_scores` is [P, H], and `source_scores` is [num_src, R * H].
     """
     runs, heads = split.runs, segment_scores.shape[1]
     if isinstance(runs, TensorBlock):
@@ -353,9 +353,9 @@ def _softmax(scores: torch.Tensor, segments: tuple[NDArray[Any], ...]) -> torch.
 
 
 def _softmax_tensors(scores: torch.Tensor, steps: list[TensorBlock]) -> torch.Tensor:
-    """Compute the softmax in one step (over segments) or two (over the segments of a destination)."""
+    """Compute the softmax in one step (per segment) or in two (over the segments of each destination)."""
     with torch.no_grad():
-        # The offset does not change the softmax and needs no gradient.
+        # Subtracting the maximum does not change the softmax, so the maximum needs no gradient.
         top = segment_max(scores, steps[0].indptr)[0]
         if len(steps) > 1:
             best = segment_max(top.index_select(0, steps[1].columns.long()), steps[1].indptr)[0]
@@ -370,9 +370,9 @@ def _softmax_tensors(scores: torch.Tensor, steps: list[TensorBlock]) -> torch.Te
 
 
 def gather_tensor_rows(x: torch.Tensor, sums: TensorBlock) -> torch.Tensor:
-    """Return each segment's row of x [num_dst, ...] as [P, ...]; differentiable without atomics."""
+    """Return each segment's row of x [num_dst, ...] as [P, ...]; backward does not need atomics."""
     spread = gather_destinations(sums, x)
-    # In `sums.columns` the segments of a destination are adjacent.
+    # The segments of a destination are adjacent in `sums.columns`.
     inverse = torch.empty_like(sums.columns.long())
     inverse[sums.columns.long()] = torch.arange(len(inverse), device=inverse.device)
     from hyrt.nn.hetero.type_order import permute_rows
@@ -381,9 +381,9 @@ def gather_tensor_rows(x: torch.Tensor, sums: TensorBlock) -> torch.Tensor:
 
 
 def weighted_segment_sums(split: RelationSplit, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Sum source rows over the edges of each segment, weighted per head, as [P, H, w].
+    """Sum the source rows of each segment, weighted per head, as [P, H, w].
 
-    `weights` is [E, H], and `x` [num_src, H, w], or [num_src, 1, w] if heads share rows.
+    `weights` is [E, H], and `x` is [num_src, H, w], or [num_src, 1, w] if heads share rows.
     """
     runs = split.runs
     if isinstance(runs, TensorBlock):
@@ -392,7 +392,7 @@ def weighted_segment_sums(split: RelationSplit, weights: torch.Tensor, x: torch.
 
 
 def gather_segment_rows(split: RelationSplit, x: torch.Tensor) -> torch.Tensor:
-    """Return the destination row of each segment from x [num_dst, w], as [P, w]; differentiable."""
+    """Return the destination's row of x [num_dst, w] for each segment, as [P, w]; differentiable."""
     sums = split.sums
     if isinstance(sums, TensorBlock):
         return gather_tensor_rows(x, sums)

@@ -1,4 +1,4 @@
-"""Vertices sorted by type, on the host and on torch devices, and differentiable row permutations."""
+"""Orders of vertices by type, on the host and on torch devices, and differentiable row permutations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GRAIN = 2048
 
 
 def take_rows(x: torch.Tensor, rows: Any) -> torch.Tensor:
-    """Return x[rows] without a gradient; on the host, the calling thread's team gathers the rows."""
+    """Return x[rows] without a gradient. On the host, the team of the calling thread gathers the rows."""
     if isinstance(rows, torch.Tensor):
         return x.index_select(0, rows)
     source = x.detach().contiguous()
@@ -45,7 +45,7 @@ class _Permuted(torch.autograd.Function):
 
 
 def permute_rows(x: torch.Tensor, order: Any, places: Any) -> torch.Tensor:
-    """Return x[order], differentiable; `places` is the inverse permutation of `order`.
+    """Return x[order], differentiably. `places` is the inverse permutation of `order`.
 
     Both are int32 arrays [n], or tensors if x is on a device.
     """
@@ -54,7 +54,7 @@ def permute_rows(x: torch.Tensor, order: Any, places: Any) -> torch.Tensor:
 
 @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 def _count_types(starts: Any, ids: Any, types: Any, counts: Any) -> None:
-    """Compute the type of each vertex, and the number of vertices per type."""
+    """Compute the type of each vertex and the number of vertices per type."""
     last = len(starts) - 2
     for i in range(len(ids)):
         low, high = 0, last
@@ -70,7 +70,7 @@ def _count_types(starts: Any, ids: Any, types: Any, counts: Any) -> None:
 
 @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 def _place_types(types: Any, next_index: Any, order: Any, places: Any) -> None:
-    """Sort by type with a stable counting sort."""
+    """Sort vertices by type with a stable counting sort."""
     for i in range(len(types)):
         index = next_index[types[i]]
         next_index[types[i]] = index + 1
@@ -80,16 +80,16 @@ def _place_types(types: Any, next_index: Any, order: Any, places: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TypeOrder:
-    """Sort order of vertices by type and then by position."""
+    """Order of vertices by type; vertices of equal type keep their order."""
 
     order: NDArray[np.int32]
-    """[n] original position of each vertex in the new order."""
+    """Original position of each vertex in the new order, [n]."""
     inverse: NDArray[np.int32]
-    """[n] new index of each original position."""
+    """New index of each original position, [n]."""
     types: NDArray[Any]
-    """[n] int8, or int32 if there are many types: the type at each original position."""
+    """Type at each original position, [n] int8, or int32 if there are many types."""
     starts: tuple[int, ...]
-    """[T + 1] start of each type in the new order."""
+    """Start of each type in the new order, [T + 1]."""
 
     __repr__ = short_repr
 
@@ -99,12 +99,12 @@ class TypeOrder:
         return [stop - start for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True)]
 
     def positions_of_type(self, number: int) -> NDArray[np.int32]:
-        """Return the positions of one type, ascending."""
+        """Return the original positions of one type in ascending order."""
         return self.order[self.starts[number] : self.starts[number + 1]]
 
 
 def order_by_type(starts: NDArray[np.int64], ids: NDArray[Any]) -> TypeOrder:
-    """Sort vertices `ids` [n] by type, given the first vertex of each type, `starts` [T + 1]."""
+    """Sort the vertices `ids` [n] by type; `starts` [T + 1] is the first vertex of each type."""
     num_types = len(starts) - 1
     types = np.empty(len(ids), np.int8 if num_types < 2**7 else np.int32)
     counts = np.zeros(num_types, np.int64)
@@ -117,14 +117,14 @@ def order_by_type(starts: NDArray[np.int64], ids: NDArray[Any]) -> TypeOrder:
 
 @dataclass(frozen=True, slots=True)
 class TensorOrder:
-    """Fields of `TypeOrder` as tensors."""
+    """`TypeOrder` with tensors instead of arrays."""
 
     order: torch.Tensor
-    """[n] int64, original position of each vertex in the new order."""
+    """Original position of each vertex in the new order, [n] int64."""
     inverse: torch.Tensor
-    """[n] int64, new index of each original position."""
+    """New index of each original position, [n] int64."""
     starts: tuple[int, ...]
-    """[T + 1] start of each type in the new order."""
+    """Start of each type in the new order, [T + 1]."""
 
     __repr__ = short_repr
 
@@ -134,12 +134,12 @@ class TensorOrder:
         return [stop - start for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True)]
 
     def positions_of_type(self, number: int) -> torch.Tensor:
-        """Return the positions of one type, ascending."""
+        """Return the original positions of one type in ascending order."""
         return self.order[self.starts[number] : self.starts[number + 1]]
 
 
 def order_tensors_by_type(starts: Sequence[int], ids: torch.Tensor) -> TensorOrder:
-    """Sort vertices by type with a stable sort, like `order_by_type`."""
+    """Sort vertices stably by type, like `order_by_type`."""
     borders = torch.tensor(starts, device=ids.device)
     types = torch.searchsorted(borders, ids.long(), right=True) - 1
     kinds, order = torch.sort(types, stable=True)

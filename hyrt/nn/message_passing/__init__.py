@@ -1,1 +1,1 @@
-"""Message passing layers (SAGA-NN: Scatter, ApplyEdge, Gather, ApplyVertex), traced from torch code."""
+"""Message passing layers traced from torch code (SAGA-NN: Scatter, ApplyEdge, Gather, ApplyVertex)."""

@@ -1,7 +1,7 @@
-"""Differentiable gathers of a layer over a sampled block.
+"""Differentiable gathers over a sampled block.
 
-If messages are linear maps of vertex rows, one autograd function computes the maps and the gather, so that it
-can accumulate the gradients of all messages in one matrix.
+If messages are linear maps of vertex rows, one autograd function computes both the maps and the gather. It
+can therefore accumulate the gradients of all messages in one matrix.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Array = NDArray[Any]
 
 
 def block_edges(gather: SagaGather, block: Block, dtype: np.dtype[Any]) -> Edges:
-    """Return the edges of a relabelled block by destination, with the factors of the accumulator.
+    """Return the edges of a relabelled block by destination, with the factors that the accumulator needs.
 
-    A sum counts each of k sampled neighbours out of d as d / k, so that its expectation is the sum over all
-    neighbours. If the block has weights, they correct for the sampling, and a mean divides by d. A maximum
-    and a softmax have no factors.
+    In a sum, each of k sampled neighbours out of d has the factor d / k, so that the expected value is the
+    sum over all neighbours. If the block has weights, these correct for the sampling, and a mean divides by
+    d. A maximum and a softmax have no factors.
     """
     scale = loop_scale = None
     accumulate = gather.program.accumulate
-    # Plain subtraction: `np.diff` and `np.array_equal` take three times as long.
+    # This uses plain subtraction, because `np.diff` and `np.array_equal` take three times as long.
     counts = block.degrees if block.weights is not None else block.indptr[1:] - block.indptr[:-1]
     if accumulate == "sum" and (counts != block.degrees).any():
         scale = np.divide(block.degrees, np.maximum(counts, 1), dtype=dtype)
@@ -62,7 +62,7 @@ def block_edges(gather: SagaGather, block: Block, dtype: np.dtype[Any]) -> Edges
 
 @dataclass(frozen=True, slots=True)
 class BlockGather:
-    """Gather over a relabelled block, with the state for its backward pass."""
+    """Gather over a relabelled block with the state for its backward pass."""
 
     gather: SagaGather
     block: Block
@@ -79,8 +79,8 @@ class BlockGather:
     ) -> tuple[BlockGather, torch.Tensor]:
         """Gather the messages of a block; return the saved state and the gathered rows [num_dst, width].
 
-        `inputs` are the messages: [num_src, w] of sources, then [num_dst, w] of destinations. `keeps` saves
-        the state for a backward pass.
+        `inputs` are the messages: first those of sources [num_src, w], then those of destinations [num_dst,
+        w]. If `keeps`, the state for a backward pass is saved.
         """
         messages = [np.ascontiguousarray(message.detach().numpy()) for message in inputs]
         dtype = messages[0].dtype if messages else np.dtype(np.float32)
@@ -94,10 +94,10 @@ class BlockGather:
     def backward(
         self, grad: torch.Tensor, needs_gradient: Sequence[bool]
     ) -> tuple[list[Array | None], list[torch.Tensor]]:
-        """Return the gradients of the messages, None if not needed, and those of `SagaGather.parameters`.
+        """Return the gradients of the messages (None if not needed) and of `SagaGather.parameters`.
 
         `grad` is [num_dst, width], and `needs_gradient` has one flag per message. Input features need no
-        gradient, which saves half of the work in a first layer's backward loops.
+        gradient, which halves the work of the backward loops in a first layer.
         """
         outs = [
             empty_array(message.shape, message.dtype) if is_required else None
@@ -112,7 +112,7 @@ class BlockGather:
 
     def _by_source(self) -> Edges:
         transposed_block, edges = self.block.transposed(), self.edges
-        # `replace` takes as long as the loop over a small block.
+        # Calling `replace` would take as long as the loop over a small block.
         return Edges(
             indptr=transposed_block.indptr,
             columns=transposed_block.rows,
@@ -206,17 +206,17 @@ def _pairs(values: Sequence[_Item], products: Sequence[EndpointLinear]) -> list[
 
 
 def _rows_of_end(rows: torch.Tensor, product: EndpointLinear, block: Block) -> torch.Tensor:
-    """Return the rows of one end; destinations are the first sources."""
+    """Return the rows of one endpoint. Destinations are the first sources."""
     return rows if product.end == "source" else rows[: block.num_dst]
 
 
 def _init_row_gradient(
     x: torch.Tensor, products: Sequence[EndpointLinear], outs: Sequence[Array | None]
 ) -> tuple[torch.Tensor, bool]:
-    """Return a matrix for the gradient of the rows, and whether products must accumulate into it.
+    """Return a matrix for the gradient of the rows, and whether products must be added to it.
 
-    The gradient of unmultiplied source rows is used as the start value. Otherwise the first source product
-    overwrites an uninitialized matrix; without source products, the matrix starts with zeros.
+    It starts with the gradient of unmultiplied source rows. Without such rows, it is uninitialized and the
+    first source product overwrites it. Without source products, it starts with zeros.
     """
     source_pairs = [
         (product, out) for product, out in zip(products, outs, strict=True) if product.end == "source"
@@ -230,9 +230,9 @@ def _init_row_gradient(
 def gather_linear(
     gather: SagaGather, block: Block, rows: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return gathered rows [num_dst, width] of a relabelled block, and its destinations' rows [num_dst, in].
+    """Return gathered rows [num_dst, width] and destination rows [num_dst, in] of a relabelled block.
 
-    `rows` are the source rows [num_src, in]. Return None if the messages are not linear maps of rows.
+    `rows` are the source rows [num_src, in]. Returns None if the messages are not linear maps of rows.
     """
     products, layer = gather.program.products, gather.layer
     if products is None:
@@ -253,10 +253,10 @@ def gather_linear(
 
 
 def relabel_block(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, torch.Tensor | SparseRows]:
-    """Return a block with local source indices, and its source rows, gathered if `x` is `InPlaceFeatures`.
+    """Return a block with local source indices and its source rows (from `InPlaceFeatures`: gathered).
 
-    Raises TypeError if the source rows are not available: aggregated, multiplied, sharded by columns, or of
-    several types.
+    Raises TypeError if source rows are not available: for aggregated, multiplied or column-sharded rows, and
+    for rows of several types.
     """
     if isinstance(
         x,
@@ -316,10 +316,10 @@ class _Gather(torch.autograd.Function):
 def gather_block(
     gather: SagaGather, block: Block, rows: torch.Tensor | SparseRows
 ) -> tuple[torch.Tensor, torch.Tensor | SparseRows]:
-    """Return gathered rows [num_dst, width] of a relabelled block, and its destinations' rows [num_dst, in].
+    """Return gathered rows [num_dst, width] and destination rows [num_dst, in] of a relabelled block.
 
     `rows` are the source rows [num_src, in]. Raises UnsupportedModelError if a destination has more edges
-    than the layer has slots for.
+    than the layer has slots.
     """
     if not isinstance(rows, SparseRows | torch.Tensor):
         raise ArgumentError(

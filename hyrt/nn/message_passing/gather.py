@@ -1,6 +1,6 @@
-"""Gather of a layer's messages over any edges: fused, or by torch in chunks of edges.  In chunks, edge values
-exist for one chunk only; the backward pass recomputes and differentiates each chunk. Sums are accumulated in
-chunk order, whichever chunk is finished first.
+"""Gather of a layer's messages over any edges: in fused loops, or with torch in chunks of edges.  Edge values
+exist for one chunk at a time, and the backward pass recomputes and differentiates each chunk. Sums are
+accumulated in chunk order, independently of the order in which chunks are finished.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from hyrt.runtime.workers import Workers, current_workers, use_workers
 Array = NDArray[Any]
 
 CHUNK_EDGES = 1 << 14
-"""Edges per chunk, enough to make the call overhead of torch negligible; one destination may have more."""
+"""Edges per chunk: enough to make torch's call overhead negligible. One destination may have more."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Edges of a range of destinations, starting with their self-loops."""
+    """Edges of a range of destinations. Each destination's self-loop is its first edge."""
 
     rows: Array
-    """[n] destinations."""
+    """Destinations [n]."""
     indptr: Array
-    """[n + 1] start of each destination's edges."""
+    """Start of the edges of each destination, [n + 1]."""
     sources: Array
-    """[e] source of each edge."""
+    """Source of each edge, [e]."""
     owners: Array
-    """[e] index in `rows` of each edge's destination."""
+    """Index in `rows` of each edge's destination, [e]."""
     numbers: Array
-    """[e] id of each edge, -1 for self-loops."""
+    """Id of each edge, [e]; -1 for self-loops."""
 
     def edge_indices(self, num_edges: int) -> Array:
-        """Return [e], the index of each edge in arrays of edge values, in which self-loops come last."""
+        """Return the index [e] of each edge in arrays of edge values, in which self-loops are last."""
         return np.where(self.numbers < 0, num_edges + self.rows[self.owners], self.numbers)
 
 
@@ -68,7 +68,7 @@ def _chunk(edges: Edges, start: int, stop: int) -> _Chunk:
 
 
 def _factors(edges: Edges, chunk: _Chunk, dtype: Any) -> Array | None:
-    """Return [e, 1], the factors of messages for sums; None if all are 1."""
+    """Return the factors [e, 1] of messages in sums; None if all are 1."""
     if edges.row_scale is None and edges.factors is None and edges.loop_scale is None:
         return None
     is_loop, factors = chunk.numbers < 0, np.ones(len(chunk.numbers), dtype)
@@ -124,7 +124,7 @@ def gather_in_chunks(
     out: Array,
     workers: Workers | None,
 ) -> None:
-    """Gather at destinations; see `FusedGather.forward`. Operands are values of both ends and of edges."""
+    """Gather at destinations, as in `FusedGather.forward`, from values of both endpoints and of edges."""
     inputs = [value for value in program.inputs if value.end != "shared"]
 
     def work(chunk: _Chunk, out_rows: slice) -> Callable[[], None]:
@@ -146,9 +146,9 @@ def gather_chunks_backward(
     parameters: Sequence[nn.Parameter],
     workers: Workers | None,
 ) -> list[torch.Tensor]:
-    """Add the gradients of both ends' values to `outs`, and return the gradients of `parameters`.
+    """Add the gradients of both endpoints' values to `outs`; return the gradients of `parameters`.
 
-    `grad` is [m, width], the gradient of the gathered rows, and `outs` has one matrix per operand that is not
+    `grad` [m, width] is the gradient of the gathered rows. `outs` has one matrix per operand that is not
     fixed.
     """
     inputs = [value for value in program.inputs if value.end != "shared"]
@@ -184,7 +184,7 @@ def gather_chunks_backward(
 def _in_order(
     edges: Edges, work: Callable[[_Chunk, slice], Callable[[], None]], workers: Workers | None
 ) -> None:
-    """Run `work` for all chunks in parallel, and the callbacks that it returns in chunk order."""
+    """Run `work` for all chunks in parallel, and run the callbacks that it returns in chunk order."""
     borders = split_by_edges(edges.indptr, edges.rows, CHUNK_EDGES).tolist()
     lock, pending, num_done = threading.Lock(), {}, [0]
     single = Workers(1, "edges")
@@ -203,33 +203,33 @@ def _in_order(
 
 
 class EdgesWithValues(Protocol):
-    """Edges with optional types, weights and features: a topology or a block."""
+    """Edges with optional types, weights and features: those of a topology or of a block."""
 
     @property
     def indptr(self) -> Any:
-        """Return [n + 1], the start of each vertex's incoming edges."""
+        """Return the start of the incoming edges of each vertex, [n + 1]."""
         ...
 
     @property
     def edge_types(self) -> Any:
-        """Return [E] or None."""
+        """Return the edge types [E], or None."""
         ...
 
     @property
     def edge_weights(self) -> Any:
-        """Return [E] or None."""
+        """Return the edge weights [E], or None."""
         ...
 
     @property
     def edge_rows(self) -> Any:
-        """Return [E, d] or None: the values of `edge.data`."""
+        """Return the values of `edge.data` [E, d], or None."""
         ...
 
 
 def read_edge_columns(program: EdgeProgram, layer: nn.Module, edges: EdgesWithValues) -> dict[str, Any]:
-    """Return the edge values that a layer reads, by name: [E] types and weights, [E, d] data.
+    """Return the edge values that a layer reads by name: types and weights [E], data [E, d].
 
-    Raises UnsupportedModelError if a value is missing, a type is out of range, or a width differs.
+    Raises UnsupportedModelError if values are missing, a type is out of range, or a width differs.
     """
     result: dict[str, Any] = {}
     for name in program.edge_fields:
@@ -259,9 +259,9 @@ def _missing_values_error(layer: nn.Module, name: str) -> UnsupportedModelError:
 
 
 def self_loop_rows(name: str, values: Array, indptr: Array) -> Array:
-    """Return the values of n self-loops, [n, ...]: weight 1, and the mean of the vertex's edge data.
+    """Return the values [n, ...] of n self-loops: weight 1, and the mean of the edge data of the vertex.
 
-    `values` [E, ...] belong to the other edges by destination, and `indptr` is [n + 1].
+    `values` [E, ...] are those of the other edges by destination, and `indptr` is [n + 1].
     """
     counts = np.diff(indptr)
     if name == "weight":
@@ -288,7 +288,7 @@ def check_edge_types(layer: nn.Module, types: Array | None) -> Array:
 
 
 def missing_types_error(layer: nn.Module) -> UnsupportedModelError:
-    """Return the error for a layer that reads edge types if the edges have none."""
+    """Return the error for a layer that reads the types of edges that have none."""
     return UnsupportedModelError(
         f"{type(layer).__name__} reads edge.type, but the edges have no types: add the key edge_type to the "
         "dataset, with one number per edge"
@@ -304,13 +304,13 @@ AllocateArray = Callable[[tuple[int, ...], DTypeLike], Array]
 class SagaGather:
     """Gather of a `SagaLayer`: its messages and their reduction.
 
-    Messages are the values that vertices send as sources, followed by the values that they send as
-    destinations, in the order of `EdgeProgram.inputs_from`.
+    Messages are the values that vertices send as sources, then the values that they send as destinations,
+    both in the order of `EdgeProgram.inputs_from`.
     """
 
     program: EdgeProgram
     layer: nn.Module
-    """Layer with the parameters that the edge computation reads."""
+    """Layer whose parameters the edge computation reads."""
     loops: bool
     """Whether vertices have a self-loop in addition to their edges."""
 
@@ -318,11 +318,11 @@ class SagaGather:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that the edge computation reads and that require a gradient."""
+        """Return the parameters that the edge computation reads and that require gradients."""
         names = self.program.edge_parameters
         if not names:
             return []
-        # A shared parameter has several names, and the edge computation may read it by any of these.
+        # A shared parameter has several names, any of which the edge computation may use.
         read = {
             id(parameter): parameter
             for name, parameter in self.layer.named_parameters(remove_duplicate=False)
@@ -332,7 +332,7 @@ class SagaGather:
 
     @property
     def ends(self) -> list[str]:
-        """Return the end of each message."""
+        """Return the endpoint that sends each message."""
         return [value.end for end in ("source", "destination") for value in self.program.inputs_from(end)]
 
     @property
@@ -344,10 +344,10 @@ class SagaGather:
     def fixed_rows(
         self, sources: Array, destinations: Array, edges: EdgesWithValues, dtype: DTypeLike
     ) -> list[Array]:
-        """Compute the inputs without gradient, from in-degrees and edge values, as C-contiguous matrices.
+        """Compute the inputs without gradient from in-degrees and edge values, as C-contiguous matrices.
 
-        `sources` and `destinations` are the in-degrees of both ends. Matrices of edges have one row per edge
-        by destination, followed by one row per self-loop if there are self-loops.
+        `sources` and `destinations` are the in-degrees of both endpoints. Matrices of edge values have one
+        row per edge by destination, then one row per self-loop if there are any.
         """
         matrices: list[Array] = []
         for end, degrees in (("source", sources), ("destination", destinations)):
@@ -379,12 +379,11 @@ class SagaGather:
         workers: Workers | None,
         allocate: AllocateArray | None,
     ) -> tuple[Array, ...]:
-        """Gather at destinations into `out` [m, width]; return the matrices that `backward` needs in
-        addition.
+        """Gather at destinations into `out` [m, width]; return further matrices that `backward` needs.
 
         `messages` has one C-contiguous matrix per message, and `fixed` is the result of `fixed_rows`.
-        `allocate` creates the returned matrices; None if there is no backward pass. None for `workers`
-        selects the calling thread's team.
+        `allocate` creates the returned matrices; it is None if there is no backward pass. If `workers` is
+        None, the team of the calling thread is used.
         """
         program, fused = self.program, self.program.fused
         if fused is None:
@@ -403,7 +402,7 @@ class SagaGather:
             saved = (allocate((len(out), fused.form.heads), out.dtype), allocate(out.shape, out.dtype))
         fused.forward(edges, operands, out, saved[0] if saved else None, workers)
         if len(saved) == 2:
-            # The caller may overwrite `out` with its gradient, but backward needs both.
+            # The caller may overwrite `out` with its gradient, but `backward` needs both.
             np.copyto(saved[1], out)
         return saved
 
@@ -418,10 +417,10 @@ class SagaGather:
         outs: Sequence[Array | None],
         workers: Workers | None,
     ) -> list[torch.Tensor]:
-        """Backpropagate the gradient of the gathered rows to `outs`; return the gradients of `parameters`.
+        """Write the gradients of the messages to `outs`; return the gradients of `parameters`.
 
-        `by_source` returns the same edges by source, and `grad` is [m, width], C-contiguous. Gradients in
-        `outs` are overwritten; None for messages whose gradient is not needed.
+        `by_source` returns the same edges sorted by source, and `grad` is [m, width], C-contiguous. Gradients
+        in `outs` are overwritten; None for messages whose gradients are not needed.
         """
         program, fused, parameters = self.program, self.program.fused, self.parameters
         ends = self.ends
@@ -467,7 +466,7 @@ class SagaGather:
         if not parameters:
             return []
         gradients = [torch.from_numpy(gradient)[None] for gradient in shared_grads]
-        # Shared constants require no gradient.
+        # Shared constants do not require a gradient.
         pairs = [(value, g) for value, g in zip(shared, gradients, strict=True) if value.requires_grad]
         parameter_grads = torch.autograd.grad(
             [value for value, _ in pairs], parameters, [g for _, g in pairs], allow_unused=True
@@ -478,7 +477,7 @@ class SagaGather:
         ]
 
     def _select_gradients(self, fused: FusedGather, outs: Sequence[Array | None]) -> FusedGather:
-        """Return the loops without the gradients of messages whose `outs` is None."""
+        """Return loops without the gradients of the messages whose item in `outs` is None."""
         flags = [out is not None for out in outs]
         if all(flags):
             return fused
@@ -492,7 +491,7 @@ class SagaGather:
         )
 
     def _in_program_order(self, messages: Sequence[_Item]) -> list[_Item]:
-        """Sort one item per message into the order of the program's inputs."""
+        """Reorder one item per message to the order of the program's inputs."""
         by_end = {end: iter(self._select_end(messages, end)) for end in ("source", "destination")}
         return [
             next(by_end[value.end])
@@ -506,7 +505,7 @@ class SagaGather:
     def _operands(
         self, messages: Sequence[Array], fixed: Sequence[Array], shared: Sequence[torch.Tensor] | None
     ) -> list[Array]:
-        """Return all inputs of an edge in the program's order, without shared inputs if `shared` is None."""
+        """Return all inputs of the edges in program order, without shared inputs if `shared` is None."""
         rows = iter(self._in_program_order(messages))
         ends: tuple[End, ...] = ("source", "destination", "edge")
         counts = [len(self.program.inputs_from(end, fixed=True)) for end in ends]

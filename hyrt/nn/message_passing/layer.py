@@ -1,4 +1,4 @@
-"""Base class of user-defined layers, written as an edge function and a vertex function."""
+"""Base class of user-defined layers, which consist of an edge function and a vertex function."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from hyrt.sampling.block import Block
 
 @dataclass(frozen=True, eq=False)
 class VertexProgram:
-    """Traced `apply_vertex`, shared by all copies of a layer."""
+    """Traced `apply_vertex` of a layer, shared by all copies of the layer."""
 
     graph: Graph
     reads_self: bool
-    """Whether it reads the input row of the vertex."""
+    """Whether `apply_vertex` reads the input row of the vertex."""
     num_computed: int
-    """Count of numbers that are computed per vertex."""
+    """Number of values that are computed per vertex."""
 
     def __call__(
         self,
@@ -54,19 +54,19 @@ class VertexProgram:
         *,
         relu: bool = False,
     ) -> torch.Tensor:
-        """Compute [n, out] from gathered rows and, if `reads_self`, input rows [n, in]; apply a ReLU if
+        """Compute [n, out] from gathered rows and, if `reads_self`, input rows [n, in]; end with a ReLU if
         `relu`.
         """
         values: dict[str, Any] = {"vertex": self_rows, "gathered": gathered}
         inputs, nodes, result = self._steps
         known = {node: values[str(node.target)] for node in inputs}
         out: torch.Tensor = run_nodes(layer, nodes, known, result if relu else None)[result]
-        # An input that is returned unchanged is not computed, so it has not gone through the ReLU.
+        # If `apply_vertex` returns an input unchanged, no operation has applied the ReLU.
         return out.relu() if relu and result in known else out
 
     @cached_property
     def _steps(self) -> tuple[list[Node], list[Node], Node]:
-        """Return the inputs, the operations in order, and the operation of the result."""
+        """Return the inputs, the operations in order, and the operation that computes the result."""
         inputs: list[Node] = []
         nodes: list[Node] = []
         for node in self.graph.nodes:
@@ -78,7 +78,7 @@ class VertexProgram:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An unpickled layer is traced again.
+        # Traced programs are not pickled. An unpickled layer is traced again.
         return (_no_vertex_program, ())
 
 
@@ -89,9 +89,9 @@ def _no_vertex_program() -> None:
 def trace_vertex(
     layer: nn.Module, in_features: int, out_features: int, gathered_shape: tuple[int, ...]
 ) -> VertexProgram:
-    """Trace `apply_vertex` of a layer whose gathered rows have the shape `gathered_shape`.
+    """Trace `apply_vertex` of a layer for gathered rows of shape `gathered_shape`.
 
-    Raises UnsupportedModelError if it cannot be traced, or does not return rows of width `out_features`.
+    Raises UnsupportedModelError if tracing fails, or the returned rows do not have the width `out_features`.
     """
     label = f"{type(layer).__name__}.apply_vertex"
     graph = trace_method(layer, "apply_vertex", ("vertex", "gathered"))
@@ -113,40 +113,40 @@ def trace_vertex(
     return VertexProgram(graph, reads_self, numbers)
 
 
-# Instance attributes of every layer, in addition to class attributes.
+# Names of the instance attributes of every layer, in addition to class attributes.
 _TAKEN = frozenset({*vars(nn.Module()), "in_features", "out_features", "_programs"})
 
 
 class Edge(Protocol):
-    """Input of `SagaLayer.apply_edge`: all edges at once, one row per edge."""
+    """Argument of `SagaLayer.apply_edge`: all edges at once, with one row per edge."""
 
     src: torch.Tensor
-    """[E, in], row of the source."""
+    """Source row of each edge, [E, in]."""
     dst: torch.Tensor
-    """[E, in], row of the destination."""
+    """Destination row of each edge, [E, in]."""
     src_degree: torch.Tensor
-    """[E, 1], full-graph in-degree of the source."""
+    """Full-graph in-degree of the source, [E, 1]."""
     dst_degree: torch.Tensor
-    """[E, 1], full-graph in-degree of the destination."""
+    """Full-graph in-degree of the destination, [E, 1]."""
     type: torch.Tensor
-    """[E, 1], type of the edge, from 0 to the layer's `edge_types` - 1, as a floating-point number."""
+    """Edge type from 0 to the layer's `edge_types` - 1, as a floating-point number, [E, 1]."""
     weight: torch.Tensor
-    """[E, 1], weight of the edge; 1 for self-loops."""
+    """Edge weight, [E, 1]; 1 for self-loops."""
     data: torch.Tensor
-    """[E, d], edge features with d = `edge_features` of the layer; the weight if edges have no features. A
-    self-loop has the mean of the vertex's other edges.
+    """Edge features [E, d], with d = `edge_features` of the layer, or the weight if edges have no features. A
+    self-loop has the mean over the other edges of the vertex.
     """
 
 
 class SagaLayer(Layer):
-    """A layer as Scatter, ApplyEdge, Gather and ApplyVertex (NeuGraph, section 2.2).
+    """Layer that is defined by Scatter, ApplyEdge, Gather and ApplyVertex (NeuGraph, section 2.2).
 
-    A user-defined layer derives from this class, creates its parameters in `__init__`, and has two methods:
-    `apply_edge` computes an edge's message; `apply_vertex` computes a vertex's new row from its old row and
-    the messages that it received, reduced by `accumulate`. Both methods are torch code that is traced once,
-    without concrete rows. Values that depend on one end are computed once per vertex. If the other operations
-    are element-wise, they are fused with the gather into one loop, forward and backward, without arrays of
-    one row per edge. Otherwise torch computes them in chunks of edges.
+    A user-defined layer derives from this class, creates its parameters in `__init__`, and has two methods.
+    `apply_edge` computes the message of an edge. `apply_vertex` computes the new row of a vertex from its old
+    row and from its messages, reduced by `accumulate`. Both are torch code that is traced once, without
+    concrete rows. Values that depend on one endpoint are computed once per vertex. If all other operations
+    are element-wise, they are fused with the gather into one loop, forward and backward, without arrays that
+    have one row per edge. Otherwise, torch computes them in chunks of edges.
 
     Parameters
     ----------
@@ -155,14 +155,14 @@ class SagaLayer(Layer):
     """
 
     accumulate: ClassVar[Accumulator] = "sum"
-    """Reduction of messages. `sum`: each of k sampled neighbours out of d counts d / k times. `mean`. `max`:
-    element-wise. `attention`: `apply_edge` returns a pair of the edge's score, [E] or [E, heads], and its
-    message, [E, width] or [E, heads, width]; messages are summed with the softmax of the scores over a
-    vertex's edges as weights. `concatenation`: messages are concatenated in edge order, in `slots` slots. The
-    result is zero for vertices without edges.
+    """Reduction of messages. `sum`: if k of d neighbours are sampled, each message is multiplied by d / k.
+    `mean`: mean. `max`: element-wise maximum. `attention`: `apply_edge` returns scores, [E] or [E, heads],
+    and messages, [E, width] or [E, heads, width]; the sum weights messages by the softmax of the scores over
+    each vertex's edges. `concatenation`: messages are written to `slots` slots in edge order. The result is
+    zero for vertices without edges.
     """
     slots: int = 0
-    """For `concatenation`, the maximum number of edges per vertex, with its self-loop; unused slots are 0."""
+    """Maximum edges per vertex for `concatenation`, including its self-loop; unused slots are 0."""
     self_loops: ClassVar[bool] = False
     """Whether each vertex has a self-loop, which replaces self-loops in the data."""
     edge_types: int = 0
@@ -187,9 +187,9 @@ class SagaLayer(Layer):
         Parameters
         ----------
         vertex
-            [n, in_features], old rows of the vertices.
+            Old rows of the vertices, [n, in_features].
         gathered
-            [n, width] or [n, heads, width], like the messages; for `concatenation` [n, slots, ...].
+            Reduced messages, [n, width] or [n, heads, width]; for `concatenation`, [n, slots, ...].
         """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -202,7 +202,7 @@ class SagaLayer(Layer):
         super().__setattr__(name, value)
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        """Compute [num_dst, out_features] from [num_src, in_features] rows."""
+        """Compute rows [num_dst, out_features] from rows [num_src, in_features]."""
         program, vertex = self._read()
         if isinstance(block, TensorBlock):
             dense = _tensor(x)
@@ -236,7 +236,7 @@ class SagaLayer(Layer):
             )
 
         if program.source_message is not None and not is_on_device():
-            # Messages that depend on sources only are gathered as in the built-in layers.
+            # Messages that only depend on sources are gathered as in the built-in layers.
             assert program.accumulate != "attention"
             assert program.accumulate != "concatenation"
             gather = Aggregation(program.accumulate, "none", weighted=False)
@@ -267,20 +267,20 @@ class SagaLayer(Layer):
 
     @property
     def edge_fields(self) -> tuple[str, ...]:
-        """Return the fields of edges that `apply_edge` reads, out of `type`, `weight` and `data`."""
+        """Return the fields of edges that `apply_edge` reads: a subset of `type`, `weight` and `data`."""
         return self._read()[0].edge_fields
 
     @property
     def unfused_reason(self) -> str:
-        """Return why the edge computation is not one fused loop; empty if it is fused."""
+        """Return why the edge computation cannot be one fused loop; empty if it is fused."""
         return self._read()[0].unfused_reason
 
     def footprint(self, *, multiplied: bool = False) -> Footprint:
         program, vertex = self._read()
         sources = sum(each.width for each in program.inputs_from("source"))
         destinations = sum(each.width for each in program.inputs_from("destination"))
-        # In the worst case every edge has a separate source. Its row is copied, and its values exist twice:
-        # as computed, and as a matrix.
+        # In the worst case, each edge has a different source, whose row is copied. The values of a source
+        # exist twice: as results and in a matrix.
         row = self.in_features + 2 * (sources + destinations) + program.gathered_width + vertex.num_computed
         return Footprint(row + self.out_features, self.in_features + 2 * sources)
 
@@ -288,7 +288,7 @@ class SagaLayer(Layer):
         return SagaGather(program, self, self.self_loops)
 
     def _read(self) -> tuple[EdgeProgram, VertexProgram]:
-        """Trace the layer's methods at the first call, separately for training and evaluation."""
+        """Trace the methods of the layer at the first call, separately for training and evaluation."""
         edge, vertex = self._programs.get(self.training, (None, None))
         if edge is None or vertex is None:
             edge = trace_edge(self, self.accumulate, self.in_features, loops=self.self_loops)

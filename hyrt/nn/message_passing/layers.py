@@ -1,4 +1,4 @@
-"""Built-in layers that derive from `SagaLayer`, as user-defined layers do."""
+"""Built-in layers that derive from `SagaLayer`, like user-defined layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hyrt.nn.message_passing.program import Accumulator
 
 
 class CommNetLayer(SagaLayer):
-    """H x_i + C mean_j x_j (Sukhbaatar, Szlam and Fergus, 2016, equations 1 and 2); edges send plain rows."""
+    """H x_i + C mean_j x_j (Sukhbaatar, Szlam and Fergus, 2016, equations 1 and 2); messages are rows."""
 
     accumulate = "mean"
 
@@ -37,9 +37,9 @@ _SLOPE = 0.2
 class EdgeAttentionLayer(SagaLayer):
     """GAT with edge features in its scores: leaky_relu(a_s . W x_j + a_d . W x_i + a_e . E e_ij).
 
-    Equals PyG's `GATConv(edge_dim=d)`, with a self-loop whose features are the mean over the vertex's other
-    edges (in a sampled block, over the sampled edges). Since a_e . E e is linear in e, an edge multiplies its
-    features by one vector per head. Heads are concatenated, or averaged if `average`.
+    The layer equals PyG's `GATConv(edge_dim=d)` with self-loops, whose features are the mean over the
+    vertex's other edges (in a sampled block, over the sampled edges). Since a_e . E e is linear in e, an edge
+    multiplies its features by one vector per head. Heads are concatenated, or averaged if `average`.
     """
 
     accumulate: ClassVar[Accumulator] = "attention"
@@ -85,7 +85,7 @@ class EdgeAttentionLayer(SagaLayer):
 
 
 class _Film(nn.Module):
-    """relu(g_i * W x_j + b_i), with scale g_i and shift b_i as linear maps of the destination's row x_i."""
+    """relu(g_i * W x_j + b_i), where scale g_i and shift b_i are linear maps of the row x_i."""
 
     def __init__(self, in_features: int, out_features: int, *, bare: bool) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class _Film(nn.Module):
         self.scale = nn.Linear(in_features, out_features)
         self.shift = nn.Linear(in_features, out_features)
         self.bare = bare
-        # Start with scale 1 and shift 0; otherwise the repeated products overflow after about ten layers.
+        # Start with scale 1 and shift 0. Otherwise the repeated products overflow after about ten layers.
         nn.init.ones_(self.scale.bias)
         for parameter in (self.scale.weight, self.shift.weight, self.shift.bias):
             nn.init.zeros_(parameter)
@@ -104,11 +104,11 @@ class _Film(nn.Module):
 
 
 class FilmLayer(SagaLayer):
-    """sum_j relu(g_i * W_t x_j + b_i), over the edges from j to i of type t (Brockschmidt, 2020, equation 5).
+    """sum_j relu(g_i * W_t x_j + b_i) over the edges from j to i of type t (Brockschmidt, 2020, equation 5).
 
     The scale g_i and the shift b_i of an edge type are linear maps of x_i. Self-loops have a separate type.
-    The paper's function of the sum is the norm that the model adds. If the result is class `scores`, the sum
-    has no ReLU, since scores may be negative. `edge_types` is 0 to ignore edge types.
+    The paper's function of the sum is here the norm that the model adds. If the result is the class `scores`,
+    the sum has no ReLU, since scores may be negative. `edge_types=0` ignores edge types.
     """
 
     def __init__(
@@ -142,11 +142,11 @@ class FilmLayer(SagaLayer):
 
 
 class GatedLayer(SagaLayer):
-    """U x_i + sum_j sigmoid(A x_i + B x_j) * V x_j, with element-wise products *.
+    """U x_i + sum_j sigmoid(A x_i + B x_j) * V x_j, where * is the element-wise product.
 
-    The residual gated graph convolution of Bresson and Laurent (2017), equation 11; the model adds the
-    residual and the norm. NeuGraph's G-GCN (equations 1 and 2) has no self term, and multiplies after the
-    sum.
+    This is the residual gated graph convolution of Bresson and Laurent (2017), equation 11; the model adds
+    the residual connection and the norm. NeuGraph's G-GCN (equations 1 and 2) has no self term, and
+    multiplies after the sum.
     """
 
     def __init__(self, in_features: int, out_features: int, *, low_precision: bool = False) -> None:
@@ -170,8 +170,8 @@ class GatedLayer(SagaLayer):
 class GineLayer(SagaLayer):
     """MLP((1 + epsilon) x_i + sum_j relu(x_j + E e_ij)): GIN with edge features e (Hu et al., ICLR 2020).
 
-    Equals PyG's `GINEConv` with `edge_dim`. In sampled blocks the sum of k sampled neighbours out of d is
-    multiplied by d / k. `hidden` and `norm` are those of `hyrt.nn.layers.GinLayer`.
+    The layer equals PyG's `GINEConv` with `edge_dim`. In sampled blocks, the sum over k of d neighbours is
+    multiplied by d / k. For `hidden` and `norm`, see `hyrt.nn.layers.GinLayer`.
     """
 
     def __init__(
@@ -205,11 +205,11 @@ class GineLayer(SagaLayer):
 
 
 class RecurrentLayer(SagaLayer):
-    """GRU(sum_j W_t x_j, x_i): a vertex's row is the state of a gated recurrent unit (Li et al., ICLR 2016).
+    """GRU(sum_j W_t x_j, x_i): a row is the state of a gated recurrent unit (Li et al., ICLR 2016).
 
     There is one matrix W_t per edge type t, or one for all edges if `edge_types` is 0. If the layer changes
-    the width, the state is a linear map of the row; if its result is class `scores`, they are a linear map of
-    the state.
+    the width, the state is a linear map of the input row. If its result is the class `scores`, they are a
+    linear map of the state.
     """
 
     def __init__(

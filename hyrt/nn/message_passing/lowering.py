@@ -18,12 +18,12 @@ _COMPARED = {"gt": (0, 1, False), "lt": (1, 0, False), "le": (0, 1, True), "ge":
 
 
 class NotElementwiseError(Exception):
-    """An operation cannot be lowered to an edge expression; the message names it and its line."""
+    """Error for an operation that has no equivalent in edge expressions; the message has its line."""
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeExprInput:
-    """Operand of an edge expression, with the traced node that computes it."""
+    """Operand of an edge expression with the traced node that computes it."""
 
     node: Node
     end: End
@@ -32,7 +32,7 @@ class EdgeExprInput:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Comparison of a value with zero: value > 0, or its negation if `negated`."""
+    """Comparison of a value with zero: value > 0, or value <= 0 if `negated`."""
 
     value: int
     negated: bool
@@ -53,8 +53,8 @@ def _finite(number: float) -> float:
 class ExprLowering:
     """Lowering of traced operations to an edge expression.
 
-    `shapes` are the shapes of the results, `ends` the end of each input value of an edge, and `constants`
-    numbers that are the same for all edges.
+    `shapes` has the shapes of results, `ends` the endpoint of each input value of an edge, and `constants`
+    the numbers that are equal for all edges.
     """
 
     def __init__(self, shapes: Shapes, ends: Mapping[Node, End], constants: Mapping[Node, float]) -> None:
@@ -65,7 +65,7 @@ class ExprLowering:
         self.operands: list[EdgeExprInput] = []
 
     def lower(self, nodes: Sequence[Node], results: Sequence[Node]) -> EdgeExpr:
-        """Lower operations on an edge, in order, to an expression for a message, or for a score and a
+        """Lower the operations of an edge, in order, to an expression for a message, or for a score and a
         message.
 
         Raises NotElementwiseError for the first operation that cannot be lowered.
@@ -88,12 +88,12 @@ class ExprLowering:
                     f"the score in {source_line(results[0])} has {self._width} columns per head instead of "
                     "one"
                 )
-            # A head of one column is a row and a column.
+            # If heads have one column, a value is both a row and a column.
             values[0] = b.sum(values[0])
         return b.build(values)
 
     def _size(self, nodes: Sequence[Node], results: Sequence[Node]) -> tuple[int, int]:
-        """Infer the number of heads, and the number of columns per head."""
+        """Infer the number of heads and the number of columns per head."""
         seen = {*nodes, *results, *(operand for node in nodes for operand in node.all_input_nodes)}
         edge_shapes = [self._shapes.get(node, ()) for node in seen if self._ends.get(node) != "shared"]
         by_head = [shape for shape in edge_shapes if len(shape) == 2]
@@ -105,7 +105,7 @@ class ExprLowering:
         """Return whether values of a shape are rows or columns; None for other shapes."""
         heads, width = self._heads, self._width
         if shared:
-            # Without the edge dimension, torch aligns shapes at their last dimensions.
+            # Shared values have no edge dimension: torch aligns shapes at their last dimensions.
             while shape and shape[0] == 1:
                 shape = shape[1:]
             if shape in ((), (1,)):
@@ -123,7 +123,7 @@ class ExprLowering:
         end, shape = self._ends[node], self._shapes[node]
         kind = self._kind(shape, shared=end == "shared")
         if kind is None and end != "shared":
-            # Values that torch would broadcast over heads are broadcast before the loop.
+            # torch would broadcast such values over heads, so they are broadcast before the loop.
             kind = "row" if shape == (1, self._width) else None
         if kind is None:
             raise NotElementwiseError(
@@ -137,7 +137,7 @@ class ExprLowering:
         return columns if self._heads == 1 else f"{self._heads} heads of {columns}"
 
     def _number(self, argument: Any, kind: Kind = "column") -> int:
-        """Return an argument of an operation as a value."""
+        """Return an argument of an operation as the position of a value."""
         b = self._builder
         if isinstance(argument, bool | int | float):
             return b.constant(_finite(float(argument)), kind)
@@ -169,7 +169,7 @@ class ExprLowering:
             )
         kind = self._builder.kind(value if isinstance(value, int) else value.value)
         if shape is None or self._kind(shape) != kind:
-            # A head of one column is a row and a column; a constant is broadcast with the other operand.
+            # With one column per head, a value is both a row and a column. A constant can be either.
             if (
                 shape is not None
                 and kind == "column"
@@ -250,14 +250,14 @@ class ExprLowering:
                     first, second = b.subtract(c, a), b.subtract(a, c)
                 else:
                     first, second = b.subtract(a, c), b.subtract(c, a)
-                # As in torch, two equal values each get half of the gradient.
+                # As in torch, each of two equal values gets half of the gradient.
                 both = b.add(b.where_positive(first, a, c), b.where_positive(second, c, a))
                 return b.multiply(b.constant(0.5, b.kind(both)), both)
             case _:
                 return b.divide(a, c)
 
     def _lower_unary(self, name: str, a: int, rest: list[Any], kwargs: dict[str, Any]) -> int | None:
-        """Lower a function of one value, with constant parameters."""
+        """Lower a function of one value that has constant parameters."""
         b = self._builder
         kind = b.kind(a)
 
@@ -271,7 +271,8 @@ class ExprLowering:
             return b.where_positive(value, value, constant(0))
 
         def absolute(value: int) -> int:
-            # As in torch, the gradient at zero is zero; rows of both ends are often equal.
+            # As in torch, the gradient at zero is zero. Zeros are frequent, as both endpoints often have
+            # equal rows.
             minus = b.negative(value)
             both = b.add(b.where_positive(value, value, minus), b.where_positive(minus, minus, value))
             return b.multiply(constant(0.5), both)
@@ -294,15 +295,15 @@ class ExprLowering:
             case "leaky_relu":
                 return b.where_positive(a, a, b.multiply(constant(parameter(0, "negative_slope", 0.01)), a))
             case "elu":
-                # Exclude the positive part from the exponential, which may overflow. As in torch, the
-                # gradient at zero is alpha.
+                # The exponential of positive numbers may overflow, so only the others are passed to it. As in
+                # torch, the gradient at zero is alpha.
                 power = b.function("exp", b.where_positive(a, constant(0), a))
                 below = b.multiply(constant(parameter(0, "alpha", 1.0)), b.subtract(power, constant(1)))
                 return b.where_positive(a, a, below)
             case "silu":
                 return b.multiply(a, b.function("sigmoid", a))
             case "softplus":
-                # torch returns the value itself above the threshold, which differs for low thresholds.
+                # Above the threshold, torch returns the value itself: this is inexact for a low threshold.
                 if parameter(0, "beta", 1.0) != 1 or parameter(1, "threshold", 20.0) < 20:
                     return None
                 return self._softplus(a)
@@ -312,7 +313,7 @@ class ExprLowering:
                 return None
 
     def _softplus(self, a: int) -> int:
-        """Lower log(1 + exp(a)) without exponentials above 1."""
+        """Lower log(1 + exp(a)) such that no exponential exceeds 1."""
         b = self._builder
         zero, one = b.constant(0, b.kind(a)), b.constant(1, b.kind(a))
         minus_size = b.where_positive(a, b.negative(a), a)
@@ -335,7 +336,7 @@ class ExprLowering:
                 inside, beyond = b.subtract(a, end), b.subtract(end, a)
                 if word == "max":
                     inside, beyond = beyond, inside
-                # At the limit, torch.clamp passes the gradient, but the activations do not.
+                # At the limit, torch.clamp passes the gradient, whereas the activations do not.
                 is_activation = name in ("hardtanh", "relu6")
                 a = b.where_positive(inside, a, end) if is_activation else b.where_positive(beyond, end, a)
         return a
@@ -358,7 +359,7 @@ class ExprLowering:
         return product if power > 0 else b.divide(one, product)
 
     def _lower_reshape(self, node: Node) -> int | None:
-        """Lower a reshape that keeps the numbers, their order and the kind."""
+        """Lower a reshape that preserves the numbers, their order and the kind."""
         source = node.args[0]
         if operation_name(node) == "getitem" and not _keeps_all(node.args[1]):
             return None
@@ -373,7 +374,7 @@ class ExprLowering:
         return value
 
     def _lower_sum(self, node: Node, name: str) -> int | None:
-        """Lower a sum or mean over the columns of a head."""
+        """Lower a sum or mean over the columns of each head."""
         names = ("input", "dim", "keepdim")
         arguments: dict[str, Any] = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
         value, dims = arguments["input"], arguments.get("dim")

@@ -1,4 +1,4 @@
-"""Traced `apply_edge`, divided into per-vertex and per-edge work, and the reduction of messages in torch."""
+"""Traced `apply_edge`, divided into work per vertex and per edge, and reduction with torch."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ def combine(
     factors: torch.Tensor | None,
     slots: int = 0,
 ) -> torch.Tensor:
-    """Reduce messages of edges to [num_dst, width], or [num_dst, slots * width] for `concatenation`.
+    """Reduce the messages of edges to [num_dst, width], or to [num_dst, slots * width] for `concatenation`.
 
-    `values` are the messages [E, ...], or scores [E, heads] and messages; `factors` [E, 1] multiply the
-    messages of sums (a mean is a sum with factors), and None stands for 1. No destination has more than
-    `slots` edges. The result is differentiable, computed without float atomics, and zero without edges.
+    `values` are the messages [E, ...], or scores [E, heads] and messages. `factors` [E, 1] multiply the
+    messages of sums (a mean is a sum with factors); None if all are 1. No destination has more than `slots`
+    edges. The result is differentiable, computed without float atomics, and zero without edges.
     """
     message = values[-1]
     flat = message.flatten(1)
     if accumulate == "concatenation":
         within = torch.arange(len(flat), device=flat.device) - block.indptr[:-1].index_select(0, block.rows())
-        # Each edge has a separate slot.
+        # Every edge has its own slot, so no rows overwrite each other.
         slot_rows = flat.new_zeros(block.num_dst * slots, flat.shape[1])
         return slot_rows.index_copy(0, block.rows() * slots + within, flat).view(block.num_dst, -1)
     if accumulate == "max":
         _, winners = segment_max(flat.detach(), block.indptr)
         if not len(flat):
             return flat.new_zeros(winners.shape)
-        # Destinations share no edges, so the backward pass adds at most one gradient to each edge.
+        # Destinations share no edges, so an element of an edge gets at most one gradient.
         return torch.where(winners >= 0, flat.gather(0, winners.clamp(min=0)), 0)
     if accumulate == "attention":
         heads = message.shape[1] if message.ndim == 3 else 1
@@ -83,10 +83,10 @@ def combine(
 
 
 def check_slots(layer: nn.Module, slots: int, counts: NDArray[Any], vertices: NDArray[Any]) -> None:
-    """Check that a layer that concatenates messages has a slot for every edge of a vertex.
+    """Check that a layer that concatenates messages has a slot for each edge of a vertex.
 
-    `counts` [n] are the vertices' numbers of edges. Raises UnsupportedModelError with the vertex that has the
-    maximum.
+    `counts` [n] is the number of edges per vertex. Raises UnsupportedModelError; the message has the vertex
+    with the largest number.
     """
     max_count = int(counts.max(initial=0))
     if max_count > slots:
@@ -112,25 +112,25 @@ _EDGE_FIELDS = ("type", "weight", "data")
 
 @dataclass(frozen=True, slots=True)
 class EdgeInput:
-    """Input of the edge computation: a value per vertex, per edge, or shared by all edges."""
+    """Input of the edge computation: values per vertex, per edge, or shared by all edges."""
 
     node: Node
     end: End
     width: int
-    """Number of columns of its matrix."""
+    """Number of columns of the input's matrix."""
     shape: tuple[int, ...]
-    """Shape of a row as computed by `apply_edge`."""
+    """Shape of one value as `apply_edge` computes it."""
     is_fixed: bool
-    """Whether it depends only on degrees or edge values, so that it has no gradient."""
+    """Whether the input depends only on degrees or edge values, so that it has no gradient."""
     heads: tuple[int, int] | None = None
-    """Heads and columns to which an operand of an edge expression is broadcast."""
+    """Heads and columns to which the input is broadcast, if it is an operand of an edge expression."""
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeProgram:
-    """Traced `apply_edge`, with its operations grouped by the rows that they are computed for.
+    """Traced `apply_edge`, whose operations are grouped by whether they are computed per vertex or per edge.
 
-    All copies of a layer share it, since the layer with its parameters is an argument of each call.
+    All copies of a layer share it, since each call has the layer with its parameters as an argument.
     """
 
     graph: Graph
@@ -139,16 +139,16 @@ class EdgeProgram:
     fused: FusedGather | None
     """Fused gather loops; None if torch computes the edges in chunks."""
     on_edge: tuple[Node, ...]
-    """Per-edge operations, used if torch computes the edges in chunks."""
+    """Operations per edge, for computation in chunks with torch."""
     message_shape: tuple[int, ...]
     slots: int
-    """Number of messages that are concatenated per vertex; 0 if messages are reduced to one."""
+    """Maximum number of messages to concatenate per vertex; 0 if messages are not concatenated."""
     source_message: Node | None
-    """Node of the message if it depends on the source only."""
+    """Node of the message if the message only depends on the source; otherwise None."""
     unfused_reason: str = ""
-    """Why `fused` is None; empty otherwise."""
+    """Reason why `fused` is None; otherwise empty."""
     edge_numbers: int = 0
-    """Count of numbers that torch computes per edge if the loop is not fused."""
+    """Number of values that torch computes per edge if the loop is not fused."""
 
     @property
     def gathered_shape(self) -> tuple[int, ...]:
@@ -161,12 +161,12 @@ class EdgeProgram:
 
     @property
     def edge_fields(self) -> tuple[str, ...]:
-        """Return the fields of edges that are read, out of `type`, `weight` and `data`."""
+        """Return the fields of edges that `apply_edge` reads: a subset of `type`, `weight` and `data`."""
         return tuple(str(value.node.target) for value in self.inputs if value.end == "edge")
 
     @cached_property
     def products(self) -> tuple[EndpointLinear, ...] | None:
-        """Return the inputs from vertices if all are rows or linear maps of rows, otherwise None."""
+        """Return the inputs from vertices if all are rows or linear maps of rows; otherwise None."""
         products = []
         for end in ("source", "destination"):
             for value in self.inputs_from(end):
@@ -177,14 +177,12 @@ class EdgeProgram:
         return tuple(products)
 
     def inputs_from(self, end: End, *, fixed: bool = False) -> list[EdgeInput]:
-        """Return the inputs from one endpoint: computed from rows or, if `fixed`, from degrees or edge
-        values.
-        """
+        """Return an endpoint's inputs: computed from rows or, if `fixed`, from degrees or edge values."""
         return self._inputs_by_end[end, fixed][0]
 
     @cached_property
     def _inputs_by_end(self) -> dict[tuple[End, bool], tuple[list[EdgeInput], list[Node]]]:
-        """Return the inputs of each end and their operations; cached, since small blocks are fast."""
+        """Return the inputs of each endpoint and their operations; cached for the sake of small blocks."""
         inputs_by_end: dict[tuple[End, bool], tuple[list[EdgeInput], list[Node]]] = {}
         for end in get_args(End):
             for fixed in (False, True):
@@ -196,29 +194,29 @@ class EdgeProgram:
     def vertex_values(
         self, layer: nn.Module, rows: torch.Tensor | SparseRows, end: End
     ) -> list[torch.Tensor]:
-        """Compute the inputs from one end, [n, width] for each of `inputs_from`; differentiable.
+        """Compute the inputs from one endpoint, [n, width] for each of `inputs_from`; differentiable.
 
         `rows` are the vertex rows [n, in].
         """
         return self._values(layer, end, {"src" if end == "source" else "dst": rows}, len(rows))
 
     def degree_values(self, layer: nn.Module, degrees: torch.Tensor, end: End) -> list[torch.Tensor]:
-        """Compute the inputs from one end that depend on degrees [n, 1]."""
+        """Compute the inputs from one endpoint that depend on its degrees [n, 1]."""
         name = "src_degree" if end == "source" else "dst_degree"
         with torch.no_grad():
             return self._values(layer, end, {name: degrees}, len(degrees), fixed=True)
 
     def edge_input_values(self, layer: nn.Module, columns: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """Compute the inputs from edges for each of `edge_fields`: [E, 1], or [E, d] for edge data."""
+        """Compute the input for each of `edge_fields`: [E, 1], or [E, d] for edge data."""
         count = len(next(iter(columns.values()))) if columns else 0
         return self._values(layer, "edge", columns, count, fixed=True)
 
     def shared_values(self, layer: nn.Module) -> list[torch.Tensor]:
-        """Compute the inputs that all edges share, [1, width] each, differentiable."""
+        """Compute the inputs [1, width] that all edges share; differentiable."""
         return self._values(layer, "shared", {}, 1)
 
     def edge_values(self, layer: nn.Module, inputs: Mapping[Node, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Compute `apply_edge` for some edges with torch: the message, or score and message.
+        """Compute `apply_edge` with torch for some edges: messages, or scores and messages.
 
         `inputs` has the values of the program's `inputs` for these edges.
         """
@@ -229,11 +227,11 @@ class EdgeProgram:
 
     @cached_property
     def edge_parameters(self) -> list[str]:
-        """Return the names of the parameters that are read per edge, and not per vertex."""
+        """Return the names of the parameters that are read per edge instead of per vertex."""
         if self.fused is None:
             shared = [value.node for value in self.inputs_from("shared")]
             nodes = {*self.on_edge, *_dependencies(self.graph, shared)}
-            # Without the operands from vertices, which are computed before the edges.
+            # Exclude the operands from vertices, which have been computed before the edges.
             nodes |= {
                 operand
                 for node in self.on_edge
@@ -263,7 +261,7 @@ class EdgeProgram:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An unpickled layer is traced again.
+        # Traced programs are not pickled. An unpickled layer is traced again.
         return (_no_edge_program, ())
 
 
@@ -272,7 +270,7 @@ def _no_edge_program() -> None:
 
 
 def _restore_dtype(node: Node, value: torch.Tensor) -> torch.Tensor:
-    """Convert an input back to its traced dtype, since matrices store booleans as numbers."""
+    """Convert an input back to its traced dtype, because matrices store booleans as numbers."""
     dtype = node.meta.get("dtype")
     return value if dtype is None or dtype.is_floating_point else value.to(dtype)
 
@@ -280,7 +278,7 @@ def _restore_dtype(node: Node, value: torch.Tensor) -> torch.Tensor:
 def _as_matrix(
     computed: torch.Tensor | SparseRows, edge_input: EdgeInput, count: int, like: torch.Tensor
 ) -> torch.Tensor:
-    """Convert a value to a matrix [count, width], broadcast over heads and columns if `edge_input.heads`."""
+    """Convert a value to a matrix [count, width]; broadcast it if `edge_input.heads` is set."""
     value = (computed.to_dense() if isinstance(computed, SparseRows) else computed).to(like.dtype)
     if edge_input.end == "shared":
         value = value.reshape(1, *value.shape)
@@ -293,7 +291,7 @@ def _as_matrix(
         if math.prod(value.shape[1:]) == heads * width:
             return value.reshape(count, heads * width)
         if value.ndim == 2:
-            # One number per head, one number for all heads, or the columns of each head.
+            # The value has one number per head, one number for all heads, or one number per column of a head.
             by_head = value.shape[1] == heads or value.shape[1] == 1
             value = value[:, :, None] if by_head else value[:, None]
         return value.expand(count, heads, width).reshape(count, heads * width)
@@ -301,7 +299,7 @@ def _as_matrix(
 
 
 def _dependencies(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
-    """Return nodes and their transitive inputs, in order."""
+    """Return the nodes and all nodes that they depend on, in order."""
     needed = set(nodes)
     for node in reversed(graph.nodes):
         if node in needed:
@@ -310,9 +308,9 @@ def _dependencies(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
 
 
 def trace_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, loops: bool) -> EdgeProgram:
-    """Trace `apply_edge` of a layer; `loops` tells whether vertices have a self-loop.
+    """Trace `apply_edge` of a layer. `loops` is whether vertices have a self-loop.
 
-    Raises UnsupportedModelError if it cannot be traced, or its result does not match the accumulator.
+    Raises UnsupportedModelError if tracing fails, or the result does not fit the accumulator.
     """
     label = f"{type(layer).__name__}.apply_edge"
     if accumulate not in get_args(Accumulator):
@@ -395,7 +393,7 @@ def trace_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, l
             raise NotElementwiseError(fused.unfused_reason)
     except NotElementwiseError as reason:
         unfused = str(reason)
-        # Built-in layers are unfused on purpose, so they need no warning.
+        # Built-in layers are unfused on purpose, so they cause no warning.
         level = logging.INFO if type(layer).__module__.startswith("hyrt.") else logging.WARNING
         _LOG.log(level, "%s is not fused (%s), so torch computes its edges in chunks", label, reason)
         fused = None
@@ -445,7 +443,7 @@ def _check_results(label: str, accumulate: str, returned: Sequence[Node], shapes
 
 
 def _ends(graph: Graph) -> dict[Node, frozenset[str]]:
-    """Return the arguments of `apply_edge` that each value depends on."""
+    """Return the arguments of `apply_edge` on which each value depends."""
     dependencies: dict[Node, frozenset[str]] = {}
     for node in graph.nodes:
         arguments = {str(node.target)} if node.op == "placeholder" else set()
@@ -465,7 +463,7 @@ def _parametric(nodes: Iterable[Node]) -> set[Node]:
 
 
 def _end_of(node: Node, ends: frozenset[str], has_parameters: bool) -> End | None:
-    """Return where a value is computed: an end (once per vertex), "shared", "edge", or None (per edge)."""
+    """Return where a value is computed: at an endpoint (per vertex), "shared", "edge", or None (per edge)."""
     if not ends:
         return "shared"
     if len(ends) > 1:

@@ -1,4 +1,4 @@
-"""Differentiable gathers of a layer over a block of tensors, by fused loops on the device or by torch."""
+"""Differentiable gathers over a block of tensors, in fused loops on the device or with torch operators."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from hyrt.nn.operators.tensor_ops import (
 
 @dataclass(frozen=True, slots=True)
 class FusedTensorGather:
-    """Fused gather along the edges of a block, including self-loops."""
+    """Fused gather along the edges of a block and its self-loops."""
 
     fused: FusedGather
     loops: TensorLoops
     block: TensorBlock
     factors: torch.Tensor | None
-    """[E] factors of the edges; None if all are 1."""
+    """Factors of the edges [E]; None if all are 1."""
 
     __repr__ = short_repr
 
@@ -61,7 +61,7 @@ class FusedTensorGather:
         saved: torch.Tensor | None,
         grad: torch.Tensor,
     ) -> list[torch.Tensor]:
-        """Return the gradients of the operands that take one, in operand order."""
+        """Return the gradients of the operands that need one, in the order of the operands."""
         fused, block = self.fused, self.block
         extra: dict[str, torch.Tensor] = {}
         inputs = list(operands)
@@ -100,7 +100,7 @@ class FusedTensorGather:
         num_rows: int,
         gradients: dict[int, torch.Tensor],
     ) -> None:
-        """Run a backward loop, and add its operand gradients to `gradients`."""
+        """Run a backward loop and add its operand gradients to `gradients`."""
         outs = []
         for result, k in enumerate(chosen):
             rows = self.loops.num_totals(loop, num_rows) if loop.is_total(result) else num_rows
@@ -149,16 +149,16 @@ class _GatherFused(torch.autograd.Function):
 
 
 def gather_fused(gather: FusedTensorGather, operands: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the gathered rows [num_dst, width], differentiable; one operand per expression operand."""
+    """Return the gathered rows [num_dst, width], differentiably. `operands` are those of the expression."""
     return cast(torch.Tensor, _GatherFused.apply(gather, *operands))  # type: ignore[no-untyped-call]
 
 
 def gather_tensors(
     program: EdgeProgram, layer: nn.Module, block: TensorBlock, x: torch.Tensor, *, loops: bool
 ) -> torch.Tensor:
-    """Gather the rows [num_dst, width] of a block, with autograd support.
+    """Gather the rows [num_dst, width] of a block with autograd support.
 
-    `x` are the source rows [num_src, in]; `loops` adds a self-loop to each destination.
+    `x` are the source rows [num_src, in]. If `loops`, each destination also has a self-loop.
     """
     factors = _factors(program, block, x.dtype, loops=loops)
     edges = _with_loops(block) if loops else block
@@ -188,7 +188,7 @@ def gather_tensors(
         )
     edge_inputs = {}
     for item, value in inputs.items():
-        # torch broadcasts over heads itself, unlike the loops.
+        # torch operators broadcast over heads, unlike the loops.
         rows_of_edges = value[:, : math.prod(item.shape)]
         if item.end != "edge":
             gather = gather_sources if item.end == "source" else gather_destinations
@@ -201,7 +201,7 @@ def gather_tensors(
 
 
 def _edge_rows(name: str, values: torch.Tensor, block: TensorBlock, *, loops: bool) -> torch.Tensor:
-    """Return edge values [E, ...] including self-loops; see `self_loop_rows`."""
+    """Return the edge values [E, ...], including those of self-loops; see `self_loop_rows`."""
     if not loops:
         return values
     loop_values = values.new_ones(block.num_dst, 1)
@@ -239,14 +239,14 @@ def _with_loops(block: TensorBlock) -> TensorBlock:
 
 
 def _edge_positions(block: TensorBlock) -> torch.Tensor:
-    """Return [E], the position of each edge in the block with self-loops."""
+    """Return the position [E] of each edge in the block with self-loops."""
     return torch.arange(block.num_edges, device=block.columns.device) + block.rows() + 1
 
 
 def _factors(
     program: EdgeProgram, block: TensorBlock, dtype: torch.dtype, *, loops: bool
 ) -> torch.Tensor | None:
-    """Return [E, 1], the factors of messages, as in `block_gather.block_edges`; None if all are 1."""
+    """Return the factors [E, 1] of messages, as in `block_gather.block_edges`; None if all are 1."""
     if program.accumulate not in ("sum", "mean"):
         return None
     weighted = block.weights is not None

@@ -1,7 +1,7 @@
 """Symbolic tracing of a layer's method by torch.fx, and passes over the traced operations.  The passes infer
-shapes, split linear maps and detect messages of one end. A linear map over both ends of an edge splits: W [a,
-b] = W_a a + W_b b, and W (a - b) = W a - W b. Most products that are written for an edge therefore need one
-product per vertex (NeuGraph, section 3.3, moves the products that are written for one end).
+shapes, split linear maps and detect messages that depend on one endpoint. A linear map over both endpoints
+can be split: W [a, b] = W_a a + W_b b, and W (a - b) = W a - W b. Most products in edge functions can
+therefore be computed per vertex (NeuGraph, section 3.3, does so for products of one endpoint).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 
 _TORCH = str(Path(torch.__file__).parent)
 _HYRT = str(Path(__file__).parents[2]) + os.sep
-# Built-in layers that derive from SagaLayer count as user code.
+# Built-in layers that derive from `SagaLayer` count as user code.
 _LAYERS = str(Path(__file__).parent / "layers")
 _TRACED_MODULES = (
     nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.LogSigmoid, nn.Hardtanh,
     nn.ReLU6, nn.Identity, nn.Flatten, nn.Unflatten,
 )  # fmt: skip
-# Rejected, since the order of random numbers depends on the split.
+# Random operations are rejected, because the order of their draws would depend on the split.
 _RANDOM = (
     "alpha_dropout", "bernoulli", "dropout", "exponential", "feature_dropout", "multinomial", "normal",
     "random", "uniform",
@@ -47,7 +47,7 @@ _CONCRETE_METHODS = ("item", "tolist", "numpy")
 
 
 def source_line(node: Node) -> str:
-    """Return the position and text of the user code line of an operation."""
+    """Return the position and the text of the user code line that calls an operation."""
     return str(node.meta.get("where", "it"))
 
 
@@ -74,13 +74,13 @@ def _raising_line(trace: TracebackType | None) -> str:
 
 
 class _Tracer(GraphAppendingTracer):
-    """Tracer that records operations with their lines; constants are stored in node metadata."""
+    """Tracer that records operations with their source lines, and stores constants in node metadata."""
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
         node = super().create_node(*args, **kwargs)
         node.meta["where"] = _calling_line(sys._getframe())
         if node.target is getattr and node.all_input_nodes:
-            # torch.fx creates attribute nodes on use, possibly after the method has returned.
+            # torch.fx creates a node for an attribute at its use, perhaps after the method has returned.
             node.meta["where"] = source_line(node.all_input_nodes[0])
         node.meta["without gradient"] = not torch.is_grad_enabled()
         return node
@@ -94,7 +94,7 @@ class _Tracer(GraphAppendingTracer):
 
 
 class _RejectRandomNumbers(TorchFunctionMode):
-    """Function mode that rejects random numbers, which would become constants of the traced method."""
+    """Function mode that rejects random operations, whose results tracing would make constants."""
 
     def __init__(self, label: str) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def _random_error(label: str, line: str, name: str) -> UnsupportedModelError:
 
 
 class EdgeProxy:
-    """Argument of `apply_edge` during tracing; the tracer records the accessed fields."""
+    """Argument of `apply_edge` during tracing. The tracer records the fields that are accessed."""
 
     def __init__(self, tracer: GraphAppendingTracer) -> None:
         self._tracer = tracer
@@ -141,10 +141,10 @@ class EdgeProxy:
 
 
 def trace_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Graph:
-    """Trace a method of a layer, without modifying the layer.
+    """Trace a method of a layer without modifying the layer.
 
-    `arguments` are the names of its arguments: `edge` becomes an `EdgeProxy`, others become proxies. Raises
-    UnsupportedModelError with the line if the method depends on concrete values or cannot be traced.
+    `arguments` are the names of its arguments: `edge` becomes an `EdgeProxy`, the others become proxies.
+    Raises UnsupportedModelError with the source line if it depends on concrete values or cannot be traced.
     """
     graph = Graph()
     tracer = _Tracer(graph)
@@ -157,7 +157,7 @@ def trace_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Gra
             for key, value in kind.items():
                 if value is not None:
                     path = f"{name}.{key}" if name else key
-                    # A proxy replaces the parameter wherever it is read.
+                    # Each access to the parameter reads the proxy instead.
                     kind[key] = tracer.create_proxy("get_attr", path, (), {})
     proxies = [
         EdgeProxy(tracer) if name == "edge" else tracer.create_proxy("placeholder", name, (), {})
@@ -165,10 +165,10 @@ def trace_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Gra
     ]
     for proxy in proxies:
         if isinstance(proxy, Proxy):
-            proxy.node.meta.pop("where")  # Created here, not in user code.
+            proxy.node.meta.pop("where")  # This node has no line of user code.
     label = f"{type(layer).__name__}.{method}"
     try:
-        # Inference also traces. With gradients enabled here, `no_grad` inside the method is detected.
+        # Inference also traces, with gradients disabled. Enable them to detect `no_grad` inside the method.
         with torch.enable_grad(), _RejectRandomNumbers(label):
             returned = _nodes(getattr(traced, method)(*proxies), label)
     except UnsupportedModelError:
@@ -196,13 +196,13 @@ def trace_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Gra
 
 
 def returned_nodes(graph: Graph) -> tuple[Node, ...]:
-    """Return the nodes of a method's result, both nodes of a pair."""
+    """Return the nodes of the method's result: one, or two for a pair."""
     (returned,) = graph.output_node().args
     return returned if isinstance(returned, tuple) else (returned,)  # type: ignore[return-value]
 
 
 def _is_leaf(module: nn.Module) -> bool:
-    """Return whether a torch module is traced as one operation, since its code may read concrete values."""
+    """Return whether a torch module is one traced operation, since it may read concrete values."""
     traced_types = (nn.Linear, nn.Sequential, nn.ModuleList, nn.ModuleDict, *_TRACED_MODULES)
     return type(module).__module__.startswith("torch.nn") and not isinstance(module, traced_types)
 
@@ -215,7 +215,7 @@ def _recorder(tracer: GraphAppendingTracer, path: str) -> Any:
 
 
 def _nodes(returned: Any, label: str) -> Node | tuple[Node, ...]:
-    """Convert the result of a method to nodes."""
+    """Convert the result of the method to nodes."""
     values = returned if isinstance(returned, tuple) else (returned,)
     for value in values:
         if not isinstance(value, Proxy):
@@ -258,9 +258,9 @@ def operation_name(node: Node) -> str:
 def run_nodes(
     layer: nn.Module, nodes: Sequence[Node], known_values: Mapping[Node, Any], relu_node: Node | None = None
 ) -> dict[Node, Any]:
-    """Run traced operations in order; return `known_values` and the results.
+    """Run traced operations in order; return their results together with `known_values`.
 
-    `known_values` must include all placeholders. The result of `relu_node` goes through a ReLU.
+    `known_values` must have all placeholders. A ReLU is applied to the result of `relu_node`.
     """
     values = dict(known_values)
     for node in nodes:
@@ -278,7 +278,7 @@ def _compute(layer: nn.Module, node: Node, values: Mapping[Node, Any], *, relu: 
         args: Any = map_arg(node.args, values.__getitem__)
         kwargs: Any = map_arg(node.kwargs, values.__getitem__)
         return _linear(layer, *args, **kwargs, relu=relu)
-    # Map nodes, not nested values, since mapping the result of torch.sort would lose its field names.
+    # Use `map_arg` on nodes only, since mapping the result of torch.sort would discard its field names.
     args, kwargs = (
         map_arg(arguments, lambda operand: _dense(layer, values[operand]))
         for arguments in (node.args, node.kwargs)
@@ -298,7 +298,7 @@ _LINEAR = (nn.functional.linear,)
 def _linear(
     layer: nn.Module, x: Any, weight: torch.Tensor, bias: torch.Tensor | None = None, *, relu: bool
 ) -> torch.Tensor:
-    """Compute a linear map of sparse or dense rows on the current thread team, with an optional ReLU."""
+    """Apply a linear map to sparse or dense rows with the current thread team, then an optional ReLU."""
     low = bool(getattr(layer, "low_precision", False))
     if isinstance(x, SparseRows):
         products = sparse_linear(x, weight).to(weight.dtype)
@@ -315,27 +315,27 @@ def _dense(layer: nn.Module, value: Any) -> Any:
 
 
 def reference_tensor(layer: nn.Module) -> torch.Tensor:
-    """Return a tensor with the dtype and device of a layer's parameters; float32 without parameters."""
+    """Return a tensor with the dtype and device of the layer's parameters; float32 if there are none."""
     return next((each.detach() for each in layer.parameters() if each.is_floating_point()), torch.zeros(1))
 
 
 def get_tensor(layer: nn.Module, path: str) -> Any:
-    """Return a parameter or buffer of a layer by name."""
+    """Return a parameter or buffer of a layer by its path."""
     *modules, last = path.split(".")
     for name in modules:
-        # Not getattr: a submodule may have the name of a torch method.
+        # `getattr` is not used, because a submodule may have the same name as a torch method.
         layer = layer._modules[name]  # type: ignore[assignment]
     return (layer._parameters if last in layer._parameters else layer._buffers)[last]
 
 
 Shapes = dict[Node, tuple[int, ...]]
-"""Tensor shapes, without the first dimension if it is the row dimension."""
+"""Shape of each tensor, without the first dimension if it is the row dimension."""
 
-# Two row counts that a layer dimension is unlikely to equal by chance; no dimension can equal both. The
-# larger batch has the rows of the smaller batch at other positions, with other rows in between and around.
+# Two row counts that are unlikely dimensions of a layer. No dimension can be equal to both. The larger batch
+# contains the rows of the smaller batch at other positions, with other rows around them.
 _FEW, _MORE = 5, 7
 _POSITIONS = (5, 3, 0, 6, 4, 1, 2)
-"""Row at each position of the larger batch."""
+"""Row number at each position of the larger batch."""
 _FEW_AMONG_MORE = [_POSITIONS.index(row) for row in range(_FEW)]
 _COUNT_OPS = ("view", "reshape", "expand", "unflatten", "view_as")
 
@@ -343,13 +343,13 @@ _COUNT_OPS = ("view", "reshape", "expand", "unflatten", "view_as")
 def infer_shapes(
     layer: nn.Module, graph: Graph, arguments: Mapping[str, tuple[int, ...]], label: str
 ) -> Shapes:
-    """Run the operations of a traced method on two batches of dummy rows; return the shapes of all tensors.
+    """Run a traced method on two batches of dummy rows and return the shapes of all tensors.
 
     Sizes that the method reads from shapes become constants in `graph`, and node metadata gets the dtypes.
-    `arguments` has the shape of a row of each argument; () for a column, such as a degree or a type.
+    `arguments` has the shape of one row per argument; () for a column, such as a degree or a type.
 
-    Raises UnsupportedModelError with the line of user code if an operation fails, a row depends on other
-    rows, or the number of rows is used other than in `view`.
+    Raises UnsupportedModelError with the line of user code if an operation fails, if a row depends on other
+    rows, or if the number of rows is used outside of `view`.
     """
     few, more = (_values(layer, graph, arguments, rows, label) for rows in (range(_FEW), _POSITIONS))
     _inline_sizes(graph, few, more, label)
@@ -403,9 +403,9 @@ def _values(
 def _rows(rows: Sequence[int], shape: tuple[int, ...], like: torch.Tensor, name: str) -> torch.Tensor:
     numbers = torch.tensor(rows)
     if not shape:
-        # Layers that distinguish edge types have at least two.
+        # The types are 0 and 1, since layers that distinguish edge types have at least two.
         return (numbers % 2 if name == "type" else numbers + 1).to(like)[:, None]
-    # Deterministic irregular numbers of both signs that differ between arguments.
+    # Irregular but deterministic numbers of both signs, which differ between arguments.
     steps = torch.arange(_MORE * math.prod(shape), dtype=torch.float64).view(_MORE, *shape)[numbers]
     return torch.sin(steps * 12.9898 + len(name)).to(like)
 
@@ -423,7 +423,7 @@ def _inline_sizes(graph: Graph, few: Mapping[Node, Any], more: Mapping[Node, Any
                 "at a time: use -1 for this number in view"
             )
         if counts and operation_name(node) in ("view", "reshape") and len(few[node]) == _FEW:
-            # torch infers one dimension, which is now the first.
+            # torch infers one dimension, which becomes the first one.
             node.args = (node.args[0], -1, *few[node].shape[1:])
             node.kwargs = {}
             continue
@@ -432,20 +432,20 @@ def _inline_sizes(graph: Graph, few: Mapping[Node, Any], more: Mapping[Node, Any
 
 
 def _has_tensors(value: Any) -> bool:
-    """Return whether a value is a tensor or a tuple with tensors, as from torch.sort, but not a size."""
+    """Return whether a value is a tensor or a tuple with tensors (as from torch.sort), and not a size."""
     if isinstance(value, tuple | list):
         return any(map(_has_tensors, value))
     return isinstance(value, torch.Tensor)
 
 
 def _replace_size(node: Node, size: Node, constant: Any) -> None:
-    """Replace a size in the arguments of an operation by a constant."""
+    """Replace a size by a constant in the arguments of an operation."""
     node.args = map_arg(node.args, lambda argument: constant if argument is size else argument)
     node.kwargs = map_arg(node.kwargs, lambda argument: constant if argument is size else argument)
 
 
 def _constant(few: Any, more: Any) -> Any:
-    """Return a size as a constant; -1 for the number of rows."""
+    """Return a size as a constant, with -1 for the number of rows."""
     if isinstance(few, tuple):
         return tuple(_constant(a, b) for a, b in zip(few, more, strict=True))
     return few if few == more else -1
@@ -458,17 +458,17 @@ def _has_count(constant: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EndpointLinear:
-    """Message of vertices as one end of edges: their rows, or a linear map of their rows."""
+    """Message from one endpoint of the edges: its row, or a linear map of its row."""
 
     end: Literal["source", "destination"]
     weight: str | None
-    """Name of the parameter [width, in]; None for the rows themselves."""
+    """Name of the weight [width, in]; None if the message is the row itself."""
     bias: str | None
-    """Name of the parameter [width]; None for no bias."""
+    """Name of the bias [width]; None if there is none."""
 
 
 def find_endpoint_linear(node: Node, end: Literal["source", "destination"]) -> EndpointLinear | None:
-    """Return a traced value as a linear map of an end's rows; None if it is another computation."""
+    """Return a traced value as a linear map of one endpoint's rows; None if it is anything else."""
     if node.op == "placeholder":
         return EndpointLinear(end, None, None)
     if node.target is not torch.nn.functional.linear:
@@ -487,11 +487,11 @@ def _is_parameter(node: Any) -> bool:
 
 
 Ends = Callable[[Node], frozenset[str]]
-"""Function that returns the edge inputs that a value depends on."""
+"""Function that returns the arguments of `apply_edge` on which a value depends."""
 
 
 def split_linear(graph: Graph, shapes: Shapes, ends: Ends) -> None:
-    """Split the linear maps of `graph` whose terms each depend on one end; add new shapes to `shapes`."""
+    """Split linear maps into terms that each depend on one endpoint; add the new shapes to `shapes`."""
     for node in list(graph.nodes):
         if node.target is not torch.nn.functional.linear or len(ends(node)) < 2:
             continue
@@ -511,13 +511,13 @@ def _linear_arguments(node: Node) -> tuple[Any, Any, Any]:
 
 
 Term = tuple[Node, tuple[int, int], int, frozenset[str]]
-"""Rows, the columns of the weight that multiply the rows, their sign, and their edge inputs."""
+"""Rows, the range of weight columns that multiply the rows, their sign, and their edge inputs."""
 
 
 def _terms(
     graph: Graph, x: Node, columns: tuple[int, int], sign: int, shapes: Shapes, ends: Ends
 ) -> list[Term] | None:
-    """Split rows (a sum or concatenation) into terms that each depend on one end; None if impossible."""
+    """Split a sum or concatenation into terms that each depend on one endpoint; None if impossible."""
     if len(ends(x)) < 2:
         return [(x, columns, sign, ends(x))]
     name = operation_name(x)
@@ -549,7 +549,7 @@ def _terms(
 
 
 def _replace(graph: Graph, node: Node, weight: Node, bias: Any, terms: list[Term], shapes: Shapes) -> None:
-    """Replace a linear map by a sum of linear maps, grouped by end."""
+    """Replace a linear map by a sum of linear maps with one term per endpoint."""
     x, (out,) = _linear_arguments(node)[0], shapes[node]
     whole = (0, shapes[x][0])
 

@@ -1,1 +1,1 @@
-"""Model kinds, one per file, found through the entry-point group `hyrt.models`."""
+"""Model kinds, one per file, which are found through the entry-point group `hyrt.models`."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class CommNet(ModelKind):
-    """The mean of the neighbours and the vertex's own row, each multiplied by a weight, and added."""
+    """Model kind that adds the mean of the neighbours and the vertex's own row, each times a weight."""
 
     best_form = "rows"
     defaults: ClassVar = {
@@ -25,7 +25,7 @@ class CommNet(ModelKind):
     reads = ()
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
-        """Count one product per source, for the mean, and one per destination."""
+        """Count one product per source (for the mean) and one per destination."""
         return 1, 1
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:

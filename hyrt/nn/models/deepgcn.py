@@ -8,9 +8,9 @@ from hyrt.nn.models.gcn import Gcn
 
 
 class DeepGcn(Gcn):
-    """GCN with many layers, in which all layers but the first and the last add their input to their result.
+    """GCN with many layers, in which all but the first and the last layer add their input to their result.
 
-    Li et al. use batch normalisation; this model normalises the columns of each vertex, because batch
+    Li et al. use batch normalization. This model kind normalizes the columns of each vertex, because batch
     statistics would depend on the split of a step.
     """
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class EdgeGat(ModelKind):
-    """GAT whose attention also depends on edge features; it has no attention dropout.
+    """GAT with attention that also depends on edge features. It has no attention dropout.
 
     `model.options={edge_features: d}` defaults to the width of the dataset's edge features.
     """

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class Gat(ModelKind):
-    """Neighbours weighted by attention; hidden layers concatenate their heads, the last layer averages them.
+    """Model kind with attention over neighbours; heads are concatenated, in the last layer averaged.
 
-    `model.options={out_heads: n}` sets the number of heads of the last layer. By default it has as many as
-    the other layers; Velickovic et al. use one if there are few labels (3.3).
+    `model.options={out_heads: n}` sets the number of heads of the last layer. By default, it has as many
+    heads as the other layers. Velickovic et al. use one if there are few labels (section 3.3).
     """
 
-    # Attention dropout as in Velickovic et al. 2018, 3.3.
+    # Attention dropout is used as in Velickovic et al. 2018, section 3.3.
     defaults: ClassVar = {
         "train.lr": 1e-2,
         "train.weight_decay": 5e-4,

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Gcn(ModelKind):
-    """Neighbours and a self-loop, weighted by their degrees."""
+    """Model kind that sums the neighbours and a self-loop, weighted by degrees."""
 
     best_form = "aggregated"
-    # Kipf and Welling 2017, 5.2.
+    # These are the values of Kipf and Welling 2017, section 5.2.
     defaults: ClassVar = {"train.lr": 1e-2, "train.weight_decay": 5e-4, "model.dropout": 0.5}
     reads = ()
     costs_like = "gcn"

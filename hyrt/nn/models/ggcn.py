@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Ggcn(ModelKind):
-    """Neighbours multiplied by gates that depend on both ends of an edge, added to the vertex's own row."""
+    """Model kind that multiplies neighbours by gates that depend on both endpoints, and adds the own row."""
 
     best_form = "rows"
-    # Sums of neighbours grow with the degree; the norm bounds them.
+    # Sums over neighbours grow with the degree. The norm bounds them.
     defaults: ClassVar = {
         "train.lr": 3e-3,
         "model.dropout": 0.2,
@@ -26,7 +26,7 @@ class Ggcn(ModelKind):
     reads = ()
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
-        """Count a message and a gate term per source; the vertex's row and a gate term per destination."""
+        """Count a message and a gate term per source, and the own row and a gate term per destination."""
         return 2, 2
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:

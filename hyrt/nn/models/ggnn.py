@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Ggnn(ModelKind):
-    """The sum of the neighbours' products as the input of a gated recurrent unit.
+    """Model kind that passes the sum of the neighbours' products to a gated recurrent unit.
 
-    `model.options={edge_types: n}` uses a separate weight for each of n edge types.
+    With `model.options={edge_types: n}`, each of n edge types has a separate weight.
     """
 
     best_form = "rows"
@@ -27,7 +27,7 @@ class Ggnn(ModelKind):
     reads = ()
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
-        """Count a message per source and edge type; three gates of the sum and of the vertex's row."""
+        """Count a message per source and edge type, and three gates of the sum and of the vertex's row."""
         return max(1, options.get("edge_types", 0)), 6
 
     def layer(

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Gin(ModelKind):
-    """The sum of the neighbours and the vertex's own row, followed by two products with a norm in between."""
+    """Model kind that adds neighbours and own row, then applies two products with a norm in between."""
 
     best_form = "aggregated"
-    # Sums grow with the degree: without a norm, steps of this size diverge.
+    # Sums over neighbours grow with the degree. Without a norm, training diverges at this learning rate.
     defaults: ClassVar = {"train.lr": 3e-3, "model.dropout": 0.5, "model.norm": "layer"}
     reads = ("hidden", "norm")
     costs_like = "gin"

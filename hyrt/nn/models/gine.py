@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Gine(ModelKind):
-    """GIN whose messages are the neighbour's row plus a product of the edge features, followed by a ReLU.
+    """GIN whose message is the ReLU of the neighbour's row plus a product of the edge features.
 
     `model.options={edge_features: d}` defaults to the width of the dataset's edge features.
     """

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class GnnFilm(ModelKind):
-    """The sum of the neighbours' products, scaled and shifted per column by factors of the destination.
+    """Model kind that sums the neighbours' products, with a scale and shift that depend on the destination.
 
-    `model.options={edge_types: n}` uses a separate weight, scale and shift for each of n edge types.
+    With `model.options={edge_types: n}`, each of n edge types has a separate weight, scale and shift.
     """
 
     best_form = "rows"
     adds_rows_last = True
-    # Sums of neighbours grow with the degree; the norm bounds them. At lr 3e-3, ten layers learn less well.
+    # Sums over neighbours grow with the degree. The norm bounds them. At lr 3e-3, ten layers learn less well.
     defaults: ClassVar = {
         "train.lr": 1e-3,
         "model.layers": 10,
@@ -34,7 +34,7 @@ class GnnFilm(ModelKind):
     assumption = "a gnn-film layer multiplies at the rate of a gcn layer; scaling and shifting edges is free"
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
-        """Count messages per source; scales and shifts, and a self-loop's message, per destination."""
+        """Count messages per source, and scales, shifts and the message of a self-loop per destination."""
         types = max(1, options.get("edge_types", 0))
         return types, 2 * types + 3
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class GraphSage(ModelKind):
-    """Neighbours aggregated by mean, sum or maximum, concatenated with the vertex's own row."""
+    """Model kind that concatenates the own row and the mean, sum or maximum of the neighbours."""
 
     best_form = "aggregated"
     defaults: ClassVar = {"train.lr": 1e-2, "train.weight_decay": 5e-4, "model.dropout": 0.5}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Hgt(ModelKind):
-    """Attention over all edges into a vertex, with separate projections per vertex type and relation."""
+    """Model kind with attention over all edges into a vertex, and maps per vertex type and relation."""
 
     hetero = True
     best_form = "rows"
@@ -35,8 +35,8 @@ class Hgt(ModelKind):
             out_features,
             architecture.heads,
             architecture.shape,
-            # The number of classes is arbitrary: keys and values of the last layer have the width of its
-            # input.
+            # The number of classes is arbitrary, so the keys and values of the last layer have the width of
+            # its input.
             hidden=in_features if last else out_features,
             low_precision=architecture.low_precision,
         )

@@ -1,4 +1,4 @@
-"""Interface of a model kind: its layers, checks and costs; needs no torch."""
+"""Interface of a model kind: its layers, checks and costs. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ if TYPE_CHECKING:
 
 MODELS = EntryPointGroup("hyrt.models", "model.kind")
 EDGE_FEATURES = "edge_features"
-"""Option of model kinds whose layers are built for a given width of edge features."""
+"""Option of model kinds whose layers need the width of the edge features."""
 EDGE_TYPES = "edge_types"
-"""Option of model kinds whose layers distinguish a given number of edge types."""
+"""Option of model kinds whose layers need the number of edge types."""
 
 
 class ModelKind(ABC):
-    """A model kind: a `hyrt.nn.model.GNN` with the layers of this kind.
+    """Kind of a model: a `hyrt.nn.model.GNN` with the layers of this kind.
 
-    Its class is declared in the entry-point group `hyrt.models` under the name that `model.kind` uses. Every
-    command that reads settings imports the class, so import torch inside `layer`.
+    Its class is declared in the entry-point group `hyrt.models` under the name that `model.kind` selects.
+    Every command that reads settings imports the class, so import torch inside `layer`.
     """
 
     best_form: ClassVar[Literal["rows", "aggregated", "in_place"]] = "in_place"
-    """Cheapest input form of the first layer, if a trainer supports it; see
+    """Cheapest input form of the first layer among those that a trainer supports; see
     `hyrt.pipeline.trainer.InputPlan`.
     """
     costs_like: ClassVar[str] = ""
-    """Model of `hyrt_perfmodel.model_workload` with the same costs; empty if the kind has separate costs."""
+    """Model of `hyrt_perfmodel.model_workload` with equal costs; empty if the kind defines its own costs."""
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """Default settings of a run with this kind, by names such as `train.lr`; users can override them."""
+    """Default settings of runs with this kind, by names such as `train.lr`. Users can override them."""
     reads: ClassVar[Collection[str] | None] = None
-    """The settings among `aggregate`, `heads`, `attention_dropout`, `hidden` and `norm` that `layer` reads; a
-    run warns about others that the user sets. None disables the warnings.
+    """Settings that `layer` reads, out of `aggregate`, `heads`, `attention_dropout`, `hidden` and `norm`. A
+    run warns if the user sets any of the others. None disables the warnings.
     """
     adds_rows_last: ClassVar[bool] = False
-    """Whether `model.residual` adds a layer's input after the norm and the ReLU, except in the first layer
-    (Li et al., ICCV 2019, equation 4), instead of before both.
+    """Whether `model.residual` adds the input of a layer after the norm and the ReLU (Li et al., ICCV 2019,
+    equation 4; not in the first layer) instead of before them.
     """
     hetero: ClassVar[bool] = False
-    """Whether the kind is for heterogeneous graphs only; `architecture.shape` has the relations."""
+    """Whether the kind requires a heterogeneous graph, whose relations are in `architecture.shape`."""
     assumption: ClassVar[str] = ""
-    """Assumption of predictions about the kind's costs, as a sentence; empty if there is none."""
+    """Sentence about the assumption in predictions of the kind's costs; empty if there is none."""
 
     @abstractmethod
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
         """Create a layer of the model.
 
-        A kind may add keyword arguments with defaults: they are options of the kind, set by `model.options`.
+        A kind may add keyword arguments with defaults. These are its options, which `model.options` sets.
 
         Parameters
         ----------
@@ -68,24 +68,24 @@ class ModelKind(ABC):
         """
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float] | None:
-        """Count the products of a row with a layer's weights: per source, and per destination.
+        """Count the products of a row with the weights of a layer, per source and per destination.
 
-        Return None to use the products of `costs_like`, whose rates and other costs apply in any case.
-        `options` are the options of the kind, as `layer` receives them.
+        None selects the products of `costs_like`, whose rates and other costs apply in any case. `options`
+        are the options of the kind, as `layer` receives them.
         """
         return None
 
     def check(self, *, hidden: int, heads: int) -> None:  # noqa: B027
         """Check that the settings of the model are consistent.
 
-        Raise ValueError with the names of the settings if they are not.
+        Raises ValueError with the names of inconsistent settings.
         """
 
 
 def find_model(name: str) -> ModelKind:
     """Return the model kind that is declared under a name.
 
-    Raises ConfigError or PluginConflictError if it cannot be loaded, or `costs_like` is not a known model.
+    Raises ConfigError or PluginConflictError if the kind cannot be loaded, or `costs_like` is unknown.
     """
     kind = MODELS.load_class(name, ModelKind)  # type: ignore[type-abstract]
     if kind.costs_like not in ("", *KINDS):
@@ -100,7 +100,7 @@ def find_model(name: str) -> ModelKind:
 def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: int) -> None:
     """Check the settings of a model.
 
-    Raises ValueError if the settings are inconsistent, or an option is unknown to the kind.
+    Raises ValueError if the settings are inconsistent, or if the kind does not have an option.
     """
     kind = find_model(name)
     with MODELS.wrap_errors(name, "check", passing=(ValueError,)):
@@ -135,7 +135,7 @@ def supports_edge_types(kind: str) -> bool:
 
 
 def check_edge_width(kind: str, width: int) -> int:
-    """Return the width of the edge features; raise ConfigError if it is not a positive integer."""
+    """Return the width of the edge features; raise ConfigError unless it is a positive integer."""
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise ConfigError(
             f"model.kind={kind} needs edge features, but the data has none: add the key edge_features (or "

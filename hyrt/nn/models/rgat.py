@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Rgat(ModelKind):
-    """Attention over each relation's neighbours, summed over relations and added to the vertex's own row.
+    """Model kind that sums attention within each relation over all relations, and adds the own row.
 
-    Hidden layers concatenate their heads, the last layer averages them. If edges have features or weights,
-    attention depends on them; `model.options={edge_features: d}` defaults to the width of the dataset's edge
-    features.
+    Hidden layers concatenate their heads, and the last layer averages them. If edges have features or
+    weights, attention depends on them; `model.options={edge_features: d}` defaults to the width of the
+    dataset's edge features.
     """
 
     hetero = True

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Rgcn(ModelKind):
-    """The mean of each relation's neighbours times the relation's matrix, added to the vertex's own row.
+    """Model kind that sums each relation's neighbour mean times the relation's matrix, and adds the own row.
 
-    `model.options={bases: n}` makes the relations' matrices linear combinations of n shared matrices, and
-    `{blocks: n}` makes them block-diagonal with n blocks, in layers whose widths are multiples of n.
+    With `model.options={bases: n}`, the relations' matrices are linear combinations of n shared matrices.
+    With `{blocks: n}`, they are block-diagonal with n blocks in layers whose widths are multiples of n.
     """
 
     hetero = True
@@ -46,7 +46,7 @@ class Rgcn(ModelKind):
                 f"model.options has blocks={blocks}, which does not divide both layer widths, {in_features} "
                 f"and model.hidden={out_features}: choose another number of blocks, or another model.hidden"
             )
-        # The number of classes is seldom a multiple of the blocks: the last layer then has full matrices.
+        # If the number of classes is not a multiple of `blocks`, the last layer has full matrices.
         fits = not (in_features % blocks or out_features % blocks) if blocks else False
         assert architecture.shape is not None
         return RgcnLayer(

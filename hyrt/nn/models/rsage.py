@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Rsage(ModelKind):
-    """The mean of each relation's neighbours and the vertex's own row, each times a matrix."""
+    """Model kind that adds each relation's neighbour mean and the own row, each times a matrix."""
 
     hetero = True
     best_form = "rows"

@@ -1,4 +1,4 @@
-"""Aggregation of float or quantized rows over a block: the forward loops and their exact transpose."""
+"""Aggregation of float or quantized rows over a block, with the exact transpose as backward pass."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
@@ -26,7 +26,7 @@ from hyrt.runtime.workers import Workers, current_workers
 from hyrt.sampling.block import Block
 
 GRAIN = 512
-# The 16-bit integers hold the bits of float16 (uint16) and bfloat16 (int16).
+# uint16 arrays hold the bits of float16 values, and int16 arrays those of bfloat16 values.
 _ROW_DTYPES = (np.float32, np.float64, np.uint16, np.int16)
 
 Array = NDArray[Any]
@@ -34,31 +34,31 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Factors of the weighted sum over one block's edges.
+    """Factors of a weighted sum over the edges of a block.
 
     The result of destination i is row[i] times the sum of edge[e] source[j] x[j] over its edges e from
     sources j, plus self_loop[i] x[i].
     """
 
     row: Array
-    """[num_dst], per destination."""
+    """Factor per destination, [num_dst]."""
     source: Array | None
-    """[num_src], per source; None if all are 1."""
+    """Factor per source, [num_src]; None if all are 1."""
     self_loop: Array | None
-    """[num_dst], on the destination's own row (the self-loop); None if that row is not added."""
+    """Factor of each destination's own row (the self-loop), [num_dst]; None if that row is not added."""
     edge: Array | None = None
-    """[E], per edge; None if all are 1."""
+    """Factor per edge, [E]; None if all are 1."""
 
     __repr__ = short_repr
 
 
 def compute_scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scales:
-    """Return the factors that express `aggregation` on `block` as a general weighted sum.
+    """Return the factors that express an aggregation over `block` as a weighted sum.
 
-    If a block's edges have factors (GraphSAINT), the factors already correct for sampling: a mean divides by
-    the full degree, and a sum is not scaled up for neighbours that were not sampled. Edge weights multiply
-    the factors, and sums of edge weights replace degrees in means and in GCN's normalisation. In both cases
-    the sums, means and GCN sums are unbiased, and they are exact if all neighbours are present.
+    If the edges of a block have factors (GraphSAINT), these already correct for the sampling: a mean divides
+    by the full degree, and a sum is not scaled up for unsampled neighbours. Edge weights multiply the
+    factors, and sums of edge weights replace degrees in means and in GCN's normalization. In both cases,
+    sums, means and GCN sums are unbiased, and exact if all neighbours are present.
     """
     check_type("aggregation", aggregation, Aggregation, "pass a hyrt.nn.architecture.Aggregation")
     if not isinstance(dtype, np.dtype) or dtype.kind != "f":
@@ -116,13 +116,13 @@ def aggregate_into(
     *,
     accumulate: bool = False,
 ) -> None:
-    """Aggregate the source rows `x` of a block into `out`, without a gradient.
+    """Aggregate the source rows `x` of a block into `out` without recording a gradient.
 
     `x` [num_src, f] is float32, float64, float16 bits as uint16, or bfloat16 bits as int16; if the block is
-    read in place, it is the whole matrix. `out` [num_dst, aggregation.width(f)] is float32 or float64. If the
-    block has only some of its destinations' edges, `factors` must be computed from all edges. For max,
-    `winners` [num_dst, f] integers receives the argmax edge of each element. `accumulate` adds sums to `out`.
-    Raises ValueError if a shape does not match or a maximum is to be accumulated.
+    read in place, it is the whole feature matrix. `out` [num_dst, aggregation.width(f)] is float32 or
+    float64. If the block has only part of its destinations' edges, pass `factors` that were computed from all
+    edges. For `max`, the integers `winners` [num_dst, f] receive the argmax edges. If `accumulate`, sums are
+    added to `out`. Raises ValueError if shapes do not match, or if `accumulate` is used with `max`.
     """
     check_type("aggregation", aggregation, Aggregation, "pass a hyrt.nn.architecture.Aggregation")
     check_flag("accumulate", accumulate)
@@ -149,7 +149,7 @@ def aggregate_into(
 
     else:
         s = factors or compute_scales(aggregation, block, out.dtype)
-        # Numba specializes the kernel on this flag's type: None or bool.
+        # Numba specializes the kernel by the type of this flag: None or bool.
         onto = True if accumulate else None
 
         def work(start: int, stop: int) -> None:
@@ -177,7 +177,7 @@ def check_rows(
 
 
 def check_weights(aggregation: Aggregation, block: Block | TensorBlock) -> None:
-    """Raise `UnsupportedModelError` for a maximum over weighted edges."""
+    """Raise UnsupportedModelError for a maximum over weighted edges."""
     if aggregation.reduce == "max" and aggregation.weighted and block.edge_weights is not None:
         raise UnsupportedModelError(
             f"in layer {block.layer}, a maximum would ignore the edge weights: use a mean or a sum, or "
@@ -255,26 +255,26 @@ def aggregate(
     Parameters
     ----------
     block
-        The block; on a device, a tensor block.
+        Block in host memory, or tensor block on a device.
     x
-        [num_src, f] float32 or float64 on the block's device; the whole matrix if the block is read in place.
-        An array may also hold float16 bits as uint16 or bfloat16 bits as int16. It receives no gradient, and
-        the result is float32 unless the array is float64.
+        Source rows [num_src, f] float32 or float64 on the block's device; the whole feature matrix if the
+        block is read in place. An array may also hold float16 bits as uint16 or bfloat16 bits as int16. An
+        array receives no gradient, and the result is float32 unless the array is float64.
     aggregation
-        A full description, or the name of a reduction without a self path.
+        Aggregation, or the name of a reduction without a self path.
     accumulate_into
-        [num_dst, width], to which the result is added. In host memory it is overwritten: use the returned
-        tensor.
+        Tensor [num_dst, width] to which the result is added. In host memory, it is overwritten: use the
+        returned tensor.
 
     Returns
     -------
-    [num_dst, width], differentiable with respect to x and `accumulate_into`. For max, the gradient of a tie
-    goes to its first edge.
+    Rows [num_dst, width], differentiable with respect to x and `accumulate_into`. For `max`, the first edge
+    of a tie gets the gradient.
 
     Raises
     ------
     ValueError
-        If a shape or dtype does not match, or a maximum is to be added to `accumulate_into`.
+        If shapes or dtypes do not match, or if `accumulate_into` is used with `max`.
     """
     description = Aggregation(aggregation, "none") if isinstance(aggregation, str) else aggregation
     check_type(
@@ -307,7 +307,7 @@ _compile = nb.njit(
 
 @nb.njit(inline="always", cache=True)
 def _factor(e, column, code_scales, source_scale, weights):
-    """Return the factor on the codes of an edge's source."""
+    """Return the factor that multiplies the quantized codes of an edge's source."""
     factor = np.float32(1)
     if code_scales is not None:
         factor *= code_scales[column]
@@ -323,7 +323,7 @@ def aggregate_codes(
     indptr, columns, self_rows, x, code_scales, column_scales, row_scale, source_scale, weights, self_scale,
     out, sum_at, self_at, start, stop,
 ):  # fmt: skip
-    """Aggregate dequantized rows code_scales[j] * x[j] * column_scales (scales may be None)."""
+    """Aggregate dequantized rows code_scales[j] * x[j] * column_scales; scales may be None."""
     width = x.shape[1]
     flat = x.reshape(x.size)
     for i in range(start, stop):
@@ -395,7 +395,7 @@ def aggregate_codes_max(
             else:
                 for k in range(width):
                     best[k] = max(best[k], factor * value(a[k]))
-        # Column scales are positive, so the largest code in a column has the largest value.
+        # Column scales are positive, so the largest code of a column is also the largest value.
         if column_scales is not None:
             for k in range(width):
                 best[k] *= column_scales[k]
@@ -416,7 +416,7 @@ def aggregate_codes_max(
 def aggregate_quantized_into(
     aggregation: Aggregation, block: Block, x: QuantizedRows, out: NDArray[np.float32], workers: Workers
 ) -> None:
-    """Aggregate quantized rows of all vertices, read in place, into `out` float32; see `aggregate_into`."""
+    """Aggregate quantized rows of all vertices in place into `out` float32; see `aggregate_into`."""
     matrix = x.matrix
     if matrix is not None:
         aggregate_into(aggregation, block, matrix, out, workers=workers)

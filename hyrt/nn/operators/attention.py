@@ -1,8 +1,8 @@
-"""Graph attention over a block that multiplies only destinations by W, not the far more numerous sources.
+"""Graph attention over a block that multiplies destinations by W instead of the far more numerous sources.
 
-Per head, GAT (Velickovic et al., ICLR 2018) computes sum_j alpha_ij W x_j with alpha_ij the softmax over i's
-neighbours and i itself of LeakyReLU(a_src . W x_j + a_dst . W x_i). With u = W' a, the scores are x . u and
-the result is W (sum_j alpha_ij x_j), equal up to rounding.
+For each head, GAT (Velickovic et al., ICLR 2018) computes sum_j alpha_ij W x_j, where alpha_ij is the softmax
+of LeakyReLU(a_src . W x_j + a_dst . W x_i) over the neighbours of i and i itself. With u = W' a, the scores
+are x . u and the result is W (sum_j alpha_ij x_j), equal up to rounding.
 """
 
 # mypy: disable-error-code="call-arg"
@@ -42,7 +42,7 @@ class _Attend(torch.autograd.Function):
         dtype = u_src.detach().numpy().dtype
         num, edges = block.num_dst, block.num_edges
         out = empty_array((heads, num, width), dtype)
-        # Attention weights and LeakyReLU slopes, of edges and of self-loops.
+        # Arrays for attention weights and LeakyReLU slopes of edges and of self-loops.
         saved = tuple(empty_array((n, heads), dtype) for n in (edges, edges, num, num))
         block_rows = (block.indptr, block.columns, block.destinations if block.in_place else None, rows)
         factors = (None, None) if mask is None else attention_dropout_factors(mask, block, heads, dtype)
@@ -65,7 +65,7 @@ class _Attend(torch.autograd.Function):
         heads, width = ctx.u[0].shape
         chunks = max(1, -(-num // GRAIN))
         u_src_parts, u_dst_parts = (np.zeros((chunks, heads, width), g.dtype) for _ in range(2))
-        # Gradients of edge scores, of self-loop scores, and of each destination's common score term.
+        # Gradients of edge scores, of self-loop scores, and of the score term of each destination.
         d_scores = tuple(empty_array((n, heads), g.dtype) for n in (edges, num, num))
 
         def by_scores(start: int, stop: int) -> None:
@@ -100,7 +100,7 @@ class _Attend(torch.autograd.Function):
 
 
 def _rows(x: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
-    """View the rows as [n, S, f] for the kernels, with S = 1 or one slice per head."""
+    """View rows as [n, S, f] for the kernels; S is 1, or the number of slices (one per head)."""
     rows: NDArray[Any] = (
         x.detach().contiguous().numpy() if isinstance(x, torch.Tensor) else np.ascontiguousarray(x)
     )
@@ -149,12 +149,12 @@ def attend(
     negative_slope: float = 0.2,
     mask: AttentionDropout | None = None,
 ) -> torch.Tensor:
-    """Sum the source rows of a block weighted by attention, with self-loops, as [H, num_dst, f].
+    """Sum the source rows of a block and self-loops, weighted by attention, as [H, num_dst, f].
 
     `x` is [num_src, f], or [num_src, H, f] with one slice per head; if the block is read in place, it is the
-    whole matrix. An array (float32, float64, float16 bits as uint16, or bfloat16 bits as int16) receives no
-    gradient. For `u_src` and `u_dst` [H, f], the score of edge j -> i under head h is
-    LeakyReLU(x_j . u_src[h] + x_i . u_dst[h]). `mask` drops weights after the softmax. Raises ValueError if
+    whole feature matrix. An array (float32, float64, float16 bits as uint16, or bfloat16 bits as int16)
+    receives no gradient. For `u_src` and `u_dst` [H, f], the score of edge j -> i under head h is
+    LeakyReLU(x_j . u_src[h] + x_i . u_dst[h]). `mask` applies dropout after the softmax. Raises ValueError if
     shapes or dtypes do not match.
     """
     _check(block, x, u_src, u_dst)

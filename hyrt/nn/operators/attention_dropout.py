@@ -1,4 +1,4 @@
-"""Dropout of attention weights; a mask depends on (seed, step, layer, destination, source, head) only."""
+"""Dropout of attention weights; masks depend on (seed, step, layer, destination, source, head) only."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from hyrt.sampling.block import Block
 _GRAIN = 1024
 
 HEADS_PER_DRAW = 4
-"""Number of heads that share one 64-bit draw, 16 bits each, lowest bits first."""
+"""Number of heads that share one 64-bit random number: 16 bits per head, beginning with the lowest bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionDropout:
-    """Dropout mask of one layer's attention weights in one step."""
+    """Dropout mask for the attention weights of one layer in one step."""
 
     key: np.uint64
     """Stream key from `hyrt.runtime.rng.stream_key`."""
     threshold: np.uint64
-    """A weight is dropped if its 16 random bits are below this number."""
+    """Threshold of the 16 random bits of a weight: smaller values drop the weight."""
     scale: float
-    """Factor on the remaining weights, which preserves the expectation."""
+    """Factor of the remaining weights, which preserves the expected value."""
     vertices: NDArray[Any] | None = None
-    """[V] integers, vertex ids for the random number generator; None uses the indices in the topology."""
+    """Vertex ids for the random number generator, [V] integers; None uses the indices in the topology."""
 
     __repr__ = short_repr
 
@@ -46,7 +46,7 @@ class AttentionDropout:
 
 @nb.njit(inline="always", nogil=True, cache=True)
 def mask_edge(stream, source, first, heads, all_heads, threshold, scale, out):  # type: ignore[no-untyped-def]
-    """Write the factor of head first + h on an edge from `source` to out[h]; `stream`: the destination's."""
+    """Write the factor of head first + h of an edge to out[h]. `stream` is that of the destination."""
     groups = (all_heads + HEADS_PER_DRAW - 1) // HEADS_PER_DRAW
     bits = np.uint64(0)
     for h in range(heads):
@@ -75,7 +75,7 @@ def _mask_edges(  # type: ignore[no-untyped-def]
 def attention_dropout_factors(
     mask: AttentionDropout, block: Block, heads: int, dtype: np.dtype[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the dropout factors on a block's edges [E, heads] and on its self-loops [num_dst, heads]."""
+    """Return the dropout factors of a block's edges [E, heads] and of its self-loops [num_dst, heads]."""
     out, self_out = empty_array((block.num_edges, heads), dtype), empty_array((block.num_dst, heads), dtype)
     edges = (block.indptr, block.columns, block.sources, block.destinations)
     scale = dtype.type(mask.scale)

@@ -17,8 +17,8 @@ from hyrt.runtime.workers import current_workers
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Make a backward pass raise an error if its result is differentiated again.
 
-    Otherwise `create_graph=True` would treat the gradient as a constant, and second derivatives would
-    silently be wrong. `torch.autograd.function.once_differentiable` does not detect this if the gradient
+    Otherwise `create_graph=True` would treat the gradient as a constant, so that second derivatives would be
+    wrong without an error. `torch.autograd.function.once_differentiable` does not detect this if the gradient
     depends on saved tensors only.
     """
 
@@ -34,7 +34,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-# Smaller arrays are not pooled: malloc keeps their pages anyway, and pooling takes longer than allocating.
+# Smaller arrays are not pooled, since malloc reuses their pages and is faster than pooling.
 _MIN_POOLED = 1 << 12
 
 
@@ -43,13 +43,13 @@ def _is_small(shape: int | tuple[int, ...]) -> bool:
 
 
 def empty_array(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an uninitialised array; the pool reclaims it when the array or its tensor is collected."""
+    """Return an uninitialized array; a pool reclaims it when the array or its tensor is collected."""
     pool = current_workers().pool
     return np.empty(shape, dtype) if pool is None or _is_small(shape) else pool.lend(shape, dtype)
 
 
 def empty(shape: int | tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    """Return an uninitialised CPU tensor of `like`'s dtype that begins at a multiple of 64 bytes."""
+    """Return an uninitialized CPU tensor with the dtype of `like` that begins at a multiple of 64 bytes."""
     pool = current_workers().pool
     if pool is None or _is_small(shape) or like.dtype not in (torch.float32, torch.float64):
         return torch.empty(shape, dtype=like.dtype)

@@ -1,4 +1,4 @@
-"""Matrix products of chunks of rows by MKL or oneDNN, whichever is faster on this processor."""
+"""Matrix products of chunks of rows with MKL or oneDNN, whichever is faster on this processor."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,attr-defined,call-arg"
 
@@ -24,7 +24,7 @@ _TILE = 16
 
 @intrinsic
 def _transpose_tile(typingctx, source, at, stride, target, to, target_stride):
-    """Transpose a 16 x 16 tile between two arrays, given the first element and the row stride in each."""
+    """Transpose a 16 x 16 tile between arrays, given its first element and row stride in each."""
 
     def generate(context, builder, signature, args):
         element = context.get_value_type(signature.args[0].dtype)
@@ -43,7 +43,7 @@ def _transpose_tile(typingctx, source, at, stride, target, to, target_stride):
             builder.load(row_pointer(signature.args[0], *args[:3], row), align=alignment)
             for row in range(_TILE)
         ]
-        # Exchange the off-diagonal quarters of ever smaller squares.
+        # Exchange the off-diagonal quarters of squares that get smaller and smaller.
         half = _TILE // 2
         while half:
             upper = pick([_TILE + k - half if k & half else k for k in range(_TILE)])
@@ -63,7 +63,7 @@ def _transpose_tile(typingctx, source, at, stride, target, to, target_stride):
 
 @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 def transpose_into(rows, out):
-    """Write the transpose of rows [n, k] into out [k, m], with zeros in the columns from n on."""
+    """Write the transpose of rows [n, k] to out [k, m], with zeros in the columns from n on."""
     num, width = rows.shape
     length = out.shape[1]
     source, target = rows.reshape(rows.size), out.reshape(out.size)
@@ -84,14 +84,14 @@ def transpose_into(rows, out):
 
 @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 def add_bias(rows, bias, relu):
-    """Add a bias [k] to each row of [n, k] in place; with `relu`, also apply a ReLU."""
+    """Add a bias [k] to each of the rows [n, k] in place, then apply a ReLU if `relu`."""
     zero = rows.dtype.type(0)
     for i in range(rows.shape[0]):
         row = rows[i]
         if relu:
             for k in range(row.shape[0]):
                 value = row[k] + bias[k]
-                # NaN must stay NaN.
+                # The comparison is chosen such that a NaN stays a NaN.
                 row[k] = zero if value <= zero else value
         else:
             for k in range(row.shape[0]):
@@ -113,30 +113,29 @@ def _onednn_dtypes() -> Iterator[torch.dtype]:
         uses_widest = processor_vendor() == "GenuineIntel" or "AVX2" in vector_instructions()
         if not (has_mkl and uses_widest):
             yield torch.float32
-        # Without bfloat16 instructions oneDNN refuses bfloat16; torch's own product is then slow but correct.
+        # Without bfloat16 instructions, oneDNN refuses bfloat16. torch's own product is slow, but correct.
         if torch.ops.mkldnn._is_mkldnn_bf16_supported():
             yield torch.bfloat16
 
 
 ONEDNN_DTYPES = frozenset(_onednn_dtypes())
-"""Precisions that oneDNN multiplies on this machine; MKL, or torch's replacement, multiplies all others."""
+"""Precisions for which oneDNN is used on this machine; MKL or torch's replacement has all others."""
 
 MKL_MAX_WEIGHTS = (1 << 13) if torch.backends.mkl.is_available() else 0
-"""Largest fp32 matrix, in elements, that MKL multiplies by: oneDNN has a higher cost per call."""
+"""Largest float32 matrix, in elements, for which MKL is used: oneDNN costs more per call."""
 
-# oneDNN compiles and caches a kernel per shape: without padding, the last chunk of every step would add a
-# cache entry.
+# oneDNN compiles and caches one kernel per shape. Without padding, the last chunk of each step would add one.
 _PAD = 128
 
 
 def run_in_chunks(work: Chunk, count: int, grain: int) -> None:
-    """Split `count` rows into chunks and call `work(start, stop)` for each, on the calling thread's team.
+    """Split `count` rows into chunks; call `work(start, stop)` for each in the calling thread's team.
 
-    torch runs each chunk on one thread. With more threads, MKL may sum in another order, and only the calling
-    thread may have more: the result would depend on which thread computed it.
+    torch computes each chunk on one thread. With several threads, MKL may sum in another order. Since only
+    the calling thread may use several, the result would depend on which thread computes the chunk.
     """
     if 0 < count <= grain and torch.get_num_threads() == 1:
-        # For a small product, the calls below would take longer than the product.
+        # For a small product, the calls below would take longer than the product itself.
         work(0, count)
         return
 
@@ -144,18 +143,18 @@ def run_in_chunks(work: Chunk, count: int, grain: int) -> None:
         use_one_torch_thread()
         work(start, stop)
 
-    # Traces label work by its function's name; `functools.wraps` would copy much more.
+    # Traces use the name of the function as a label; `functools.wraps` would copy much more.
     work_on_one_thread.__qualname__ = work.__qualname__
     with torch_threads(1):
         current_workers().run(work_on_one_thread, count, grain)
 
 
 def align(matrix: torch.Tensor) -> torch.Tensor:
-    """Return the matrix, or a copy of it if it does not begin at a cache line.
+    """Return the matrix, or an aligned copy if it does not begin at a cache line.
 
     MKL may round a product differently if rows or results do not begin at a multiple of 16 bytes, or
-    transposed weights at a multiple of 64 bytes (measured on AMD Zen 3 and 4). Bits of aligned operands
-    depend on shapes alone.
+    transposed weights at a multiple of 64 bytes (measured on AMD Zen 3 and 4). With aligned operands, the
+    bits of a product depend only on shapes and values.
     """
     if matrix.data_ptr() % ALIGNMENT == 0:
         return matrix
@@ -176,8 +175,8 @@ def matmul(
 ) -> None:
     """Write the product of rows `a` [n, k] and `b` [k, m] to `out` [n, m], with an optional bias and ReLU.
 
-    The product is computed in dtype `precision`, which `b` and `bias` [m] already have; `b` may be a
-    transposed view. `accumulate` adds the product to `out`; it excludes a bias and a ReLU.
+    The product is computed in dtype `precision`, which must be the dtype of `b` and `bias` [m]; `b` may be a
+    transposed view. If `accumulate`, the product is added to `out`, and there must be no bias and no ReLU.
     """
     if out.data_ptr() % ALIGNMENT:
         aligned = out.clone(memory_format=torch.contiguous_format) if accumulate else out.new_empty(out.shape)
@@ -189,7 +188,7 @@ def matmul(
         padded = _onednn_product(_padded(rows), b.t(), bias, relu)
         _put(padded[: a.shape[0]], out, adds=accumulate)
         return
-    # On some processors MKL's results depend on the row stride.
+    # On some processors, the rounding of MKL depends on the row stride.
     rows = rows.contiguous()
     if out.dtype != precision:
         product = torch.mm(rows, b) if bias is None else torch.addmm(bias, rows, b)
@@ -199,8 +198,8 @@ def matmul(
     else:
         torch.mm(rows, b, out=out)
         if bias is not None:
-            # torch.addmm would first copy the bias to all rows, which takes as long as the product itself if
-            # rows have few columns.
+            # torch.addmm would first copy the bias to all rows. If rows have few columns, this takes as long
+            # as the product.
             add_bias(out.numpy(), bias.numpy(), relu)
         elif relu:
             out.relu_()
@@ -216,32 +215,32 @@ def _put(product: torch.Tensor, out: torch.Tensor, *, adds: bool) -> None:
 def matmul_transposed(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, precision: torch.dtype) -> None:
     """Write the product of transposed `b` [n, m] and `a` [n, k] to `out` [m, k], computed in `precision`."""
     if _uses_onednn(precision, out.numel()):
-        # Numpy has no bfloat16, which may be b's dtype.
+        # Transpose the smaller matrix, but never b in bfloat16, which numpy does not support.
         smaller, larger = (a, b) if b.dtype != a.dtype or a.shape[1] < b.shape[1] else (b, a)
         transposed = torch.empty((smaller.shape[1], a.shape[0] + -a.shape[0] % _PAD), dtype=a.dtype)
         transpose_into(smaller.contiguous().numpy(), transposed.numpy())
         product = _onednn_product(transposed.to(precision), _padded(larger.to(precision)).t(), None, False)
         out.copy_(product if smaller is b else product.t())
     elif precision == out.dtype and out.data_ptr() % ALIGNMENT == 0:
-        # If b has few columns, MKL takes five times as long for a' b.
+        # If b has few columns, MKL takes five times as long for the product a' b.
         torch.mm(align(b).t(), align(a), out=out)
     else:
         out.copy_(torch.mm(align(b.to(precision)).t(), align(a.to(precision))))
 
 
 def _uses_onednn(precision: torch.dtype, weights: int) -> bool:
-    """Return whether oneDNN computes products with a weight of this many elements, and their gradients."""
+    """Return whether oneDNN computes products with a weight of this size, and their gradients."""
     return precision in ONEDNN_DTYPES and (precision != torch.float32 or weights > MKL_MAX_WEIGHTS)
 
 
 def _onednn_product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> torch.Tensor:
-    """Return a b' (+ bias) (then ReLU)."""
+    """Return a b', plus the bias if any, followed by a ReLU if `relu`."""
     if not (b.is_contiguous() or b.t().is_contiguous()):
-        b = b.contiguous()  # If b is a column slice of a matrix, oneDNN takes a thousand times as long.
+        b = b.contiguous()  # For a column slice of a matrix, oneDNN takes a thousand times as long.
     return cast(torch.Tensor, ONEDNN(a, b, bias, "relu" if relu else "none", [], ""))
 
 
 def _padded(rows: torch.Tensor) -> torch.Tensor:
-    """Pad the rows of a chunk with zeros to a multiple of `_PAD`."""
+    """Pad the rows of a chunk with zero rows to a multiple of `_PAD`."""
     surplus = -rows.shape[0] % _PAD
     return rows if not surplus else torch.nn.functional.pad(rows, (0, 0, 0, surplus))

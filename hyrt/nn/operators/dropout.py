@@ -1,4 +1,4 @@
-"""Dropout with masks that depend on (seed, step, layer, vertex, column), not on the mini-batch."""
+"""Dropout with masks that depend on (seed, step, layer, vertex, column), but not on the mini-batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Drop(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        # The mask is recomputed instead of saved: that is cheaper than reading it from memory.
+        # Recompute the mask, which is faster than saving it and reading it from memory.
         return _masked(grad, *ctx.mask), None, None, None
 
 
@@ -53,12 +53,12 @@ def dropout(
     step: int,
     layer: int,
 ) -> torch.Tensor | SparseRows:
-    """Zero elements of `x` [n, f] with probability `rate` and scale the others to keep the expectation.
+    """Zero elements of `x` [n, f] with probability `rate`; scale the others to preserve the expected value.
 
-    The mask depends on `seed`, `step`, `layer` (0 for the input), vertex and column: equal rows get equal
-    masks, whether dense or sparse. The probability is exact to 1/65536. `vertices` [n] has the vertex of each
-    row, as a tensor if `x` is on a device. Raises ValueError if `rate` is not in [0, 1) or there is not one
-    vertex per row.
+    The mask depends on `seed`, `step`, `layer` (0 for the input), vertex and column, so dense and sparse rows
+    have equal masks. The probability is accurate to 1/65536. `vertices` [n] has the vertex of each row, as a
+    tensor if `x` is on a device. Raises ValueError if `rate` is not in [0, 1) or there is not one vertex per
+    row.
     """
     if not 0 <= rate < 1:
         raise ValueError(f"the dropout rate of layer {layer} is {rate}, which is not in [0, 1)")

@@ -1,8 +1,8 @@
-"""Compiled loops over blocks, without atomics: all release the interpreter lock and write disjoint rows.
+"""Compiled loops over blocks, without atomics. All release the GIL and write disjoint rows.
 
-Feature matrices are float32, float64, or 16-bit: float16 as uint16, bfloat16 as int16. Arguments that may be
-None are resolved when a kernel is compiled, so an absent factor costs nothing. Sums run in the order of a
-row's edges, independent of thread and mini-batch: equal rows give equal bits.
+Feature matrices are float32, float64, or 16-bit: float16 as uint16, bfloat16 as int16. Tests for None are
+resolved when a kernel is compiled, so an absent factor costs nothing. Sums are in the order of a row's edges,
+independent of thread and mini-batch, so equal rows give equal bits.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
@@ -14,7 +14,7 @@ from hyrt.runtime.intrinsics import prefetch, prefetch_row, value
 from hyrt.runtime.numba_cache import nb
 from hyrt.runtime.rng import random_bits, vertex_stream
 
-# Prefetch distances of edges and of destinations: enough to hide a cache miss, few enough for the L2 cache.
+# Prefetch distances of edges and destinations: enough to hide cache misses, and fit the L2 cache.
 _EDGES_AHEAD = 32
 _SELF_AHEAD = 4
 
@@ -29,7 +29,7 @@ _compile = nb.njit(
 
 @_compile
 def prefetch_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop):
-    """Prefetch the rows of x that the destinations after i need, and their source scales."""
+    """Prefetch the rows of x, and their source scales, that the destinations after i need."""
     first = indptr[i] + _EDGES_AHEAD if i > start else indptr[i]
     for e in range(first, min(indptr[i + 1] + _EDGES_AHEAD, indptr[stop])):
         prefetch_row(flat, width, np.int64(columns[e]))
@@ -91,7 +91,7 @@ def aggregate(
         scale = row_scale[i]
         for k in range(width):
             total[k] *= scale
-        # Test one condition per `if`: only such branches are resolved when the kernel is compiled.
+        # Test one condition per `if`: numba can only resolve such branches when it compiles the kernel.
         if self_scale is not None:
             self_row = x[i] if self_rows is None else x[self_rows[i]]
             self_factor = self_scale[i]
@@ -117,7 +117,7 @@ def aggregate_backward(
     t_indptr, t_rows, t_edges, num_dst, grad, row_scale, source_scale, weights, self_scale, out, sum_at,
     self_at, start, stop,
 ):  # fmt: skip
-    """Compute the gradient of `aggregate` with respect to x, source by source, over the transposed edges."""
+    """Compute the gradient of `aggregate` with respect to x for each source, over the transposed edges."""
     width = out.shape[1]
     for j in range(start, stop):
         row = out[j]
@@ -149,7 +149,7 @@ def aggregate_backward(
 
 @_compile
 def aggregate_max(indptr, columns, self_rows, x, out, winners, sum_at, self_at, start, stop):
-    """Compute elementwise maxima of source rows, 0 without edges; `winners` receives argmax edges or -1."""
+    """Compute element-wise maxima of source rows (0 if none); `winners` receives argmax edges or -1."""
     width = x.shape[1]
     flat = x.reshape(x.size)
     for i in range(start, stop):
@@ -186,7 +186,7 @@ def aggregate_max(indptr, columns, self_rows, x, out, winners, sum_at, self_at, 
 def aggregate_max_backward(
     t_indptr, t_rows, t_edges, num_dst, grad, winners, out, sum_at, self_at, start, stop
 ):
-    """Compute the gradient of `aggregate_max`: each element's gradient goes to its argmax edge."""
+    """Compute the gradient of `aggregate_max`, which passes each element's gradient to its argmax edge."""
     width = out.shape[1]
     for j in range(start, stop):
         row = out[j]
@@ -210,13 +210,12 @@ def attend(
     indptr, columns, self_rows, x, u_src, u_dst, slope, alpha, derivative, self_alpha, self_derivative, out,
     factor, self_factor, start, stop,
 ):  # fmt: skip
-    """Sum source rows weighted by attention, a softmax over a destination's edges and its self-loop.
+    """Sum source rows weighted by attention: a softmax over a destination's edges and its self-loop.
 
-    With x as [num_src, S, f], S = 1 (all heads read the same row) or S = H (each head reads its own slice):
-    score[e, h] = leaky(x[j] . u_src[h] + x[i] . u_dst[h]); alpha = softmax; out[h, i] = sum_e alpha[e, h]
-    x[j]. For the backward pass, `alpha` and `self_alpha` receive the weights, and `derivative` and
-    `self_derivative` the slopes of leaky. If `factor` and `self_factor` are not None, they multiply the
-    weights after the softmax.
+    x is [num_src, S, f] with S = 1 (all heads read the same row) or S = H (one slice per head): score[e, h] =
+    leaky(x[j] . u_src[h] + x[i] . u_dst[h]); alpha = softmax; out[h, i] = sum_e alpha[e, h] x[j]. For the
+    backward pass, `alpha` and `self_alpha` receive the weights, and `derivative` and `self_derivative` the
+    slopes of leaky. If `factor` and `self_factor` are not None, they multiply the weights after the softmax.
     """
     heads, width = u_src.shape
     slices = x.shape[1]
@@ -284,7 +283,7 @@ def attend_backward_scores(
     indptr, columns, self_rows, x, grad, alpha, derivative, self_alpha, self_derivative, u_src_grad,
     u_dst_grad, d_score, self_d_score, d_offset, factor, self_factor, start, stop,
 ):  # fmt: skip
-    """Compute the gradients of `attend` by its scores, and this chunk's share of those by u_src and u_dst."""
+    """Compute the gradients of `attend` for its scores, and a chunk's share of those for u_src, u_dst."""
     heads, width = u_src_grad.shape
     slices = x.shape[1]
     flat = x.reshape(x.size)
@@ -339,7 +338,7 @@ def attend_backward_rows(
     t_indptr, t_rows, t_edges, num_dst, grad, alpha, self_alpha, d_score, self_d_score, d_offset, u_src,
     u_dst, out, factor, self_factor, start, stop,
 ):  # fmt: skip
-    """Compute the gradient of `attend` with respect to x ([num_src, S, f]), over the transposed edges."""
+    """Compute the gradient of `attend` with respect to x [num_src, S, f], over the transposed edges."""
     heads, width = u_src.shape
     slices = out.shape[1]
     for j in range(start, stop):
@@ -375,19 +374,19 @@ def attend_backward_rows(
 
 @_compile
 def dropout_rows(x, vertices, key, threshold, scale, out, start, stop):
-    """Zero each element with probability threshold / 65536 and multiply the rest by `scale`.
+    """Zero each element with probability threshold / 65536, and multiply the others by `scale`.
 
-    The mask is a function of (key, vertex, column): 16 bits per column, four columns per draw.
+    The mask depends on (key, vertex, column). A column has 16 bits; four columns share a random number.
     """
     width = x.shape[1]
     groups = (width + 3) // 4
     draws = np.empty(groups, np.uint64)
-    # The lowest 16 bits of a draw belong to its first column, as in little-endian memory.
+    # The lowest 16 bits of a random number belong to its first column, as in little-endian memory.
     columns = draws.view(np.uint16)
     column_threshold = np.uint16(threshold)
     for i in range(start, stop):
         stream = vertex_stream(key, np.uint64(vertices[i]))
-        # Two separate loops, because the compiler vectorizes each.
+        # The loops are separate, because the compiler can vectorize each one.
         for group in range(groups):
             draws[group] = random_bits(stream, np.uint64(group))
         a = x[i]
@@ -398,7 +397,7 @@ def dropout_rows(x, vertices, key, threshold, scale, out, start, stop):
 
 @_compile
 def dropout_sparse_rows(indptr, columns, values, vertices, key, threshold, scale, out, start, stop):
-    """Apply `drop` to the stored values of sparse rows, with the same mask as for dense rows."""
+    """Apply dropout to the stored values of sparse rows, with the same mask as for dense rows."""
     for i in range(start, stop):
         stream = vertex_stream(key, np.uint64(vertices[i]))
         for e in range(indptr[i], indptr[i + 1]):

@@ -18,7 +18,7 @@ from hyrt.nn.operators.blocked_matmul import matmul, matmul_transposed, run_in_c
 from hyrt.nn.operators.tensor_ops import linear_tensors
 from hyrt.runtime.numba_cache import nb
 
-# Rows that are summed before they are added to the total, which limits the rounding error.
+# Number of rows that are summed before they are added to the total, which limits the rounding error.
 _ROWS = 32
 
 
@@ -32,7 +32,7 @@ def relu_backward(grad, result, out, sums):
         partial[:] = 0
         for i in range(first, min(first + _ROWS, rows)):
             for k in range(width):
-                # NaN must stay NaN.
+                # The comparison is chosen such that a NaN stays a NaN.
                 value = grad[i, k] if not result[i, k] <= 0 else grad.dtype.type(0)
                 out[i, k] = value
                 partial[k] += value
@@ -40,13 +40,13 @@ def relu_backward(grad, result, out, sums):
             sums[k] += partial[k]
 
 
-# Minimum rows per chunk, and maximum elements of a chunk with more rows.
+# Minimum number of rows per chunk, and maximum number of elements in a chunk with more rows.
 GRAIN = 1024
 _NUMBERS = 1 << 18
 
 
 def _grain(rows: int, columns: int) -> int:
-    """Return the rows per chunk: more for short rows, to amortize the cost of a library call."""
+    """Return the rows per chunk, which are more for short rows to amortize the cost of a library call."""
     fitting = max(1, _NUMBERS // max(1, rows + columns))
     return max(GRAIN, 1 << fitting.bit_length() - 1)
 
@@ -60,8 +60,8 @@ def linear_forward(
     relu: bool = False,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Compute `linear` in dtype `precision` without autograd, into `out` [n, out] or new memory."""
-    # `len` of a tensor takes ten times as long.
+    """Compute `linear` in dtype `precision` without autograd, into `out` [n, out] or a new tensor."""
+    # Calling `len` on a tensor would take ten times as long.
     num = x.shape[0]
     out = empty((num, weight.shape[0]), x) if out is None else out
     if precision != x.dtype:
@@ -87,11 +87,11 @@ def linear_backward(
     needs_weight: bool = True,
     needs_bias: bool = True,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Compute the gradients of `linear_forward` for C-contiguous `grad` [n, out], without autograd.
+    """Compute the gradients of `linear_forward` for a C-contiguous `grad` [n, out], without autograd.
 
     `result` is the forward result if it had a ReLU, otherwise None. `x_grad` [n, in] receives the gradient of
-    x unless None; with `accumulate` it is added. Returns the gradients of the weight and of the bias, None if
-    not needed.
+    x unless it is None; if `accumulate`, the gradient is added to it. Returns the gradients of weight and
+    bias; None for a gradient that is not needed.
     """
     grain, num = _grain(*weight.shape), x.shape[0]
     chunks = -(-num // grain)
@@ -134,7 +134,7 @@ class _Linear(torch.autograd.Function):
         low_precision: bool,
     ) -> torch.Tensor:
         ctx.precision = torch.bfloat16 if low_precision else x.dtype
-        # Detached: otherwise autograd would record the operations of the team's threads.
+        # Detach the tensors: otherwise autograd would record operations of the team's threads.
         factors = x.detach(), weight.detach(), None if bias is None else bias.detach()
         out = linear_forward(*factors, precision=ctx.precision, relu=relu)
         ctx.save_for_backward(x, weight, out if relu else None)
@@ -161,7 +161,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _sum(parts: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the chunks' parts, without a copy if there is only one."""
+    """Return the sum of the chunks' parts. A single part is not copied."""
     return parts[0] if parts.shape[0] == 1 else parts.sum(0)
 
 
@@ -178,19 +178,20 @@ def linear(
     Parameters
     ----------
     x
-        [n, in] float32 or float64.
+        Rows [n, in], float32 or float64.
     weight
-        [out, in].
+        Weight [out, in].
     bias
-        [out] or None.
+        Bias [out], or None.
     relu
-        Apply a ReLU to the result.
+        Whether to apply a ReLU to the result.
     low_precision
-        Multiply in bfloat16, and sum products in float32; weights, gradients and results keep their dtype.
+        Whether to multiply in bfloat16 and sum products in float32. Weights, gradients and results keep their
+        dtype.
 
     Returns
     -------
-    [n, out].
+    Rows [n, out].
 
     Raises
     ------
@@ -233,7 +234,7 @@ class _GroupedLinear(torch.autograd.Function):
         precision = torch.bfloat16 if low_precision else out.dtype
         transposed_weights = [weight.detach().to(precision).t() for weight in weights]
         cast_biases = [None if bias is None else bias.detach().to(precision) for bias in biases]
-        # Detached: otherwise autograd would record the operations of the team's threads.
+        # Detach the tensors: otherwise autograd would record operations of the team's threads.
         detached_rows = [tensor.detach() for tensor in rows]
         chunks = _chunks(rows)
 
@@ -298,7 +299,7 @@ class _GroupedLinear(torch.autograd.Function):
 
 
 def _chunks(rows: Sequence[torch.Tensor]) -> list[tuple[int, int, int]]:
-    """Return the part, start and stop of each chunk, independent of the number of threads."""
+    """Return part, start and stop of each chunk, which do not depend on the number of threads."""
     return [
         (part, start, min(start + GRAIN, len(x)))
         for part, x in enumerate(rows)
@@ -307,10 +308,10 @@ def _chunks(rows: Sequence[torch.Tensor]) -> list[tuple[int, int, int]]:
 
 
 def grouped_linear(parts: Sequence[LinearGroup], *, low_precision: bool = False) -> torch.Tensor:
-    """Multiply each part's rows by its weight, and stack the results as [sum of n, out]; differentiable.
+    """Multiply the rows of each part by its weight; return all results as [sum of n, out], differentiably.
 
-    Needs at least one part; a part may have no rows. All results have the same width. `low_precision`
-    multiplies in bfloat16.
+    There must be at least one part, but parts may have no rows. All results have the same width. If
+    `low_precision`, products are computed in bfloat16.
     """
     if parts[0][0].device.type != "cpu":
         return torch.cat([linear(*part, low_precision=low_precision) for part in parts])

@@ -1,4 +1,4 @@
-"""Sparse feature rows as input of a first layer: their product with a weight matrix, and its gradient."""
+"""Sparse feature rows as the input of a first layer: their product with a weight, and its gradient."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg,var-annotated,unreachable"
 
@@ -26,7 +26,7 @@ from hyrt.runtime.workers import Workers, current_workers
 
 Array = NDArray[Any]
 
-# Minimum number of gradient columns per thread; each thread passes over all entries.
+# Minimum number of gradient columns per thread, because each thread passes over all entries.
 _MIN_STRIPE = 32
 _AHEAD = 16
 
@@ -58,14 +58,14 @@ def weight_gradient_into(
     """Write the product of transposed rows `grad` [n, k] and CSR rows [n, f] to `out` [k, f].
 
     out[k, c] = sum of values[e] * grad[i, k] over the entries e of column c, in the order of their rows i.
-    Each thread sums different rows of `out`: the result has the same bits for any number of threads. `grad`
-    and `out` are C-contiguous, float32 or float64; `values` has the same dtype.
+    Each thread sums different rows of `out`, so the result has the same bits for any number of threads.
+    `grad` and `out` are C-contiguous, float32 or float64; `values` has the same dtype.
     """
-    # One compiled loop serves all integer types.
+    # All integer types use one compiled loop.
     indptr = indptr.astype(np.int64, copy=False)
     width, rows = grad.shape[1], grad.reshape(-1)
-    # Each thread has one contiguous stripe: cores that write to the same cache line, or to lines that the
-    # processor prefetches together, took three to five times as long as one thread.
+    # Each thread has a contiguous stripe. Cores that write to the same cache line, or to lines that the
+    # processor prefetches together, would take three to five times as long as one thread.
     stripes = empty_array(out.size, out.dtype)
 
     def work(start: int, stop: int) -> None:
@@ -84,22 +84,22 @@ _GRAIN = 512
 
 @dataclass(slots=True)
 class SparseRows:
-    """Feature rows as CSR: the input format of bag-of-words datasets."""
+    """Feature rows in CSR format, the input format of bag-of-words datasets."""
 
     indptr: Array
-    """[n+1] int32."""
+    """Index of the first entry of each row, [n + 1] int32."""
     columns: Array
-    """[nnz] int32."""
+    """Column of each entry, [nnz] int32."""
     values: Array
-    """[nnz] float32."""
+    """Value of each entry, [nnz] float32."""
     width: int
-    """Number of columns of the dense matrix."""
+    """Number of columns of the matrix."""
 
     __repr__ = short_repr
 
     @classmethod
     def from_features(cls, features: SparseFeatures) -> SparseRows:
-        """Convert sparse features to the input of a layer, without a copy."""
+        """Convert sparse features to the input of a layer without a copy."""
         return cls(features.indptr, features.columns, features.values, features.width)
 
     def __len__(self) -> int:
@@ -111,7 +111,7 @@ class SparseRows:
         return SparseRows(self.indptr[: rows + 1], self.columns[:end], self.values[:end], self.width)
 
     def to_dense(self, workers: Workers | None = None) -> torch.Tensor:
-        """Return a dense [n, width] float32 tensor; `workers` defaults to the calling thread's team."""
+        """Return a dense float32 tensor [n, width]; `workers` defaults to the team of the calling thread."""
         out = np.empty((len(self), self.width), np.float32)
         (workers or current_workers()).run(
             lambda start, stop: densify(self.indptr, self.columns, self.values, out, start, stop),
@@ -143,16 +143,16 @@ class _SparseLinear(torch.autograd.Function):
 
 
 def _transposed(matrix: torch.Tensor) -> torch.Tensor:
-    """Transpose with row-wise writes; torch reads column by column, which takes four times as long."""
+    """Transpose a matrix row by row. torch reads it column by column, which takes four times as long."""
     transposed_weight = empty((matrix.shape[1], matrix.shape[0]), matrix)
     transpose_into(matrix.contiguous().numpy(), transposed_weight.numpy())
     return transposed_weight
 
 
 def sparse_linear(rows: SparseRows, weight: torch.Tensor) -> torch.Tensor:
-    """Multiply sparse rows by the transpose of `weight` [out, width] as [n, out]; differentiable by `weight`.
+    """Multiply sparse rows by the transposed `weight` [out, width]; differentiable by `weight`.
 
-    Raises ValueError if the weight has another width.
+    Raises ValueError if the width of the weight does not match.
     """
     if weight.ndim != 2 or weight.shape[1] != rows.width:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Blocks of torch tensors, and layer operators over them for every torch device, without atomics."""
+"""Blocks of torch tensors, and layer operators over them for all torch devices, without atomics."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from hyrt.runtime.rng import GOLDEN
 
 @dataclass(slots=True)
 class TensorTransposed:
-    """A block's edges by source; see `hyrt.sampling.block.Transposed`."""
+    """Edges of a block sorted by source; see `hyrt.sampling.block.Transposed`."""
 
     indptr: torch.Tensor
-    """[num_src + 1] int64."""
+    """Index of the first edge of each source, [num_src + 1] int64."""
     rows: torch.Tensor
-    """[E] int64, the destination of each edge."""
+    """Destination of each edge, [E] int64."""
     edges: torch.Tensor
-    """[E] int64, the edge's index in the block."""
+    """Index of each edge in the block, [E] int64."""
 
     __repr__ = short_repr
 
 
 @dataclass(slots=True)
 class DerivedEdges:
-    """Data that is derived from a block's edges at its first use."""
+    """Data that are derived from the edges of a block at first use."""
 
     rows: torch.Tensor | None = None
     transposed: TensorTransposed | None = None
@@ -46,40 +46,40 @@ class DerivedEdges:
 
 @dataclass(slots=True, eq=False)
 class TensorBlock:
-    """One layer of a mini-batch on a torch device: the fields of `Block` as tensors, always relabelled."""
+    """Layer of a mini-batch on a torch device, with the fields of `Block` as tensors; always relabelled."""
 
     indptr: torch.Tensor
-    """[num_dst + 1] int32 or int64."""
+    """Index of the first edge of each destination, [num_dst + 1] int32 or int64."""
     columns: torch.Tensor
-    """[E] int32 or int64, the source of each edge."""
+    """Source of each edge, [E] int32 or int64."""
     sources: torch.Tensor
-    """[num_src] vertices of the graph; the destinations are their prefix."""
+    """Vertex of each source, [num_src]; the destinations are the first sources."""
     num_dst: int
     """Number of destinations."""
     degrees: torch.Tensor
-    """[num_dst] int32, in-degrees of the destinations in the full graph."""
+    """In-degree of each destination in the full graph, [num_dst] int32."""
     source_degrees: torch.Tensor
-    """[num_src] int32, in-degrees of the sources in the full graph."""
+    """In-degree of each source in the full graph, [num_src] int32."""
     layer: int
     step: int = 0
     seed: int = 0
-    """`layer`, `step` and `seed`: as in `Block`."""
+    """Seed of the sampler; `layer`, `step` and `seed` are as in `Block`."""
     weights: torch.Tensor | None = None
-    """[E] float32 factors on the edges, or None."""
+    """Factor of each edge, [E] float32, or None."""
     edge_types: torch.Tensor | None = None
-    """[E] integers, the type of each edge, or None."""
+    """Type of each edge, [E] integers, or None."""
     edge_weights: torch.Tensor | None = None
     edge_features: torch.Tensor | None = None
     run_weights: torch.Tensor | None = None
     weighted_degrees: torch.Tensor | None = None
     source_weighted_degrees: torch.Tensor | None = None
-    """`edge_weights`, `edge_features` and the sums of weights: as in `Block`."""
+    """Sum of edge weights per source; this field, `edge_weights` and `edge_features` are as in `Block`."""
     aggregate: Callable[[TensorBlock, torch.Tensor, Aggregation], torch.Tensor] | None = None
-    """The device's aggregation kernel; None uses torch's operators."""
+    """Aggregation kernel of the device; None to use torch operators."""
     loops: TensorLoops | None = None
-    """The device's edge loops; None uses torch's operators."""
+    """Edge loops of the device; None to use torch operators."""
     derived: DerivedEdges = field(default_factory=DerivedEdges, repr=False)
-    """Cache of `rows` and `transposed`; blocks with the same edges may share it."""
+    """Cache of `rows` and `transposed`, which blocks with equal edges may share."""
 
     __repr__ = short_repr
 
@@ -102,7 +102,7 @@ class TensorBlock:
 
     @property
     def edge_rows(self) -> torch.Tensor | None:
-        """Edge features [E, columns], or edge weights as a column; see `Block.edge_rows`."""
+        """Edge features [E, columns], or edge weights as one column; see `Block.edge_rows`."""
         if self.edge_features is not None or self.edge_weights is None:
             return self.edge_features
         return self.edge_weights[:, None]
@@ -115,16 +115,16 @@ class TensorBlock:
         return self.weights * self.edge_weights
 
     def rows(self) -> torch.Tensor:
-        """Return the destination of each edge, [E] int64; built at the first call."""
+        """Return the destination of each edge, [E] int64, which is computed at the first call."""
         if self.derived.rows is None:
             numbers = torch.arange(self.num_dst, device=self.columns.device)
             counts = self.indptr[1:] - self.indptr[:-1]
-            # Without output_size, the host waits for the device to compute the size.
+            # Without `output_size`, the host would wait for the device to compute the size.
             self.derived.rows = numbers.repeat_interleave(counts, output_size=self.num_edges)
         return self.derived.rows
 
     def transposed(self) -> TensorTransposed:
-        """Return the edges by source, cached; a stable sort gives the same order as on the host."""
+        """Return the cached edges by source. A stable sort gives the same order as on the host."""
         if self.derived.transposed is None:
             columns, edges = torch.sort(self.columns, stable=True)
             borders = torch.arange(self.num_src + 1, device=columns.device, dtype=columns.dtype)
@@ -134,25 +134,25 @@ class TensorBlock:
         return self.derived.transposed
 
     def with_edges(self, num_dst: int, **fields: torch.Tensor) -> TensorBlock:
-        """Return a block with the same sources and other edges, without cached derived data."""
+        """Return a block with the same sources and other edges, without the cached data."""
         return replace(self, num_dst=num_dst, derived=DerivedEdges(), **fields)  # type: ignore[arg-type]
 
     def edge_index(self) -> torch.Tensor:
-        """Return the [2, E] int64 tensor of (source, destination) positions for PyG layers."""
+        """Return (source, destination) positions as a [2, E] int64 tensor for PyG layers."""
         return torch.stack([self.columns.long(), self.rows()])
 
 
 RowMap = Callable[[torch.Tensor], torch.Tensor]
 
-# Devices that have torch.segment_reduce; on other devices rows are added pairwise.
+# Devices that have torch.segment_reduce. On other devices, rows are added pairwise.
 _SEGMENT_REDUCE = ("cpu", "cuda")
 
 
 def segment_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
-    """Sum the rows `values` [E, ...] of each segment that `indptr` [n + 1] starts, as [n, ...].
+    """Sum the rows `values` [E, ...] of each segment, which begin at `indptr` [n + 1]; return [n, ...].
 
-    An empty segment has zeros. 16-bit values are summed in float32 and rounded once: with 8 significant bits,
-    a sum stops growing at 256 times its summands.
+    The sum of an empty segment is zero. 16-bit values are summed in float32 and rounded once: with 8
+    significant bits, a sum would stop growing at 256 times its summands.
     """
     if values.dtype in (torch.bfloat16, torch.float16):
         return segment_sum(values.float(), indptr).to(values.dtype)
@@ -166,7 +166,7 @@ def segment_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
 
 
 class _Halving:
-    """Rounds that combine adjacent rows of each segment in pairs, until every segment has one row."""
+    """Rounds that combine adjacent rows of each segment in pairs until each segment has one row."""
 
     def __init__(self, indptr: torch.Tensor) -> None:
         self.starts = indptr[:-1].long()
@@ -174,7 +174,7 @@ class _Halving:
         self.longest = int(self.counts.max()) if len(self.counts) else 0
 
     def next(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the positions of the left and right rows of each pair, and whether there is a right row."""
+        """Return the positions of the left and right row of each pair, and whether there is a right row."""
         halves = (self.counts + 1) // 2
         ends = halves.cumsum(0)
         starts = ends - halves
@@ -187,7 +187,7 @@ class _Halving:
 
 
 def _fill_segments(values: torch.Tensor, counts: torch.Tensor, empty: int) -> torch.Tensor:
-    """Expand `values`, which has no rows for empty segments, to one row per segment."""
+    """Insert a row for each empty segment into `values`, which has none."""
     if not len(values):
         return values.new_full((len(counts), *values.shape[1:]), empty)
     has_row = counts > 0
@@ -196,7 +196,7 @@ def _fill_segments(values: torch.Tensor, counts: torch.Tensor, empty: int) -> to
 
 
 def pairwise_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
-    """Compute `segment_sum` with indexing and addition only, which every torch device has."""
+    """Compute `segment_sum` with indexing and addition only, which all torch devices support."""
     rounds = _Halving(indptr)
     while rounds.longest > 1:
         left, right, paired = rounds.next()
@@ -206,10 +206,10 @@ def pairwise_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
 
 
 def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the maxima [n, f] of each segment's rows `values` [E, f], and their positions [n, f] int64.
+    """Compute the maximum [n, f] of each segment's rows `values` [E, f], and its position [n, f] int64.
 
-    A position is the first row that has the maximum. An empty segment has the maximum 0 and the position -1;
-    the maximum is NaN if a value is NaN.
+    A position is that of the first row with the maximum. An empty segment has the maximum 0 and the position
+    -1. The maximum is NaN if any value is NaN.
     """
     numbers = torch.arange(len(values), device=values.device)
     winners = numbers.view(-1, *[1] * (values.ndim - 1)).expand(values.shape)
@@ -217,7 +217,7 @@ def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tenso
     while rounds.longest > 1:
         left, right, _ = rounds.next()
         first, second = values[left], values[right]
-        # A row without a partner is compared with itself. NaN must be propagated, so it counts as greater.
+        # A row without a partner is compared with itself. NaN must be propagated, so it counts as larger.
         better = (second > first) | (second.isnan() & ~first.isnan())
         values = torch.where(better, second, first)
         winners = torch.where(better, winners[right], winners[left])
@@ -225,7 +225,7 @@ def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tenso
 
 
 class _LinearMap(torch.autograd.Function):
-    """Linear map of rows, given together with its transpose."""
+    """Linear map of rows that is given together with its transpose."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, run_forward: RowMap, run_backward: RowMap) -> torch.Tensor:
@@ -260,7 +260,7 @@ class _TensorMaxAggregate(torch.autograd.Function):
 
 
 def gather_sources(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
-    """Gather each edge's source row of x [num_src, ...] as [E, ...]; differentiable."""
+    """Gather the source row of each edge from x [num_src, ...] as [E, ...]; differentiable."""
 
     def run_backward(grad: torch.Tensor) -> torch.Tensor:
         transposed = block.transposed()
@@ -278,24 +278,24 @@ def _sum_per_row(block: TensorBlock, values: torch.Tensor) -> torch.Tensor:
 
 
 def gather_destinations(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
-    """Gather each edge's destination row of x [num_dst, ...] as [E, ...]; differentiable."""
+    """Gather the destination row of each edge from x [num_dst, ...] as [E, ...]; differentiable."""
     return _apply_linear_map(x, partial(_expand_to_edges, block), partial(_sum_per_row, block))
 
 
 def scatter_to_destinations(block: TensorBlock, values: torch.Tensor) -> torch.Tensor:
-    """Sum the edges' values [E, ...] per destination as [num_dst, ...]; differentiable."""
+    """Sum the edge values [E, ...] of each destination as [num_dst, ...]; differentiable."""
     return _apply_linear_map(values, partial(_sum_per_row, block), partial(_expand_to_edges, block))
 
 
 def aggregate_max(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
-    """Compute [num_dst, f] maxima of source rows, 0 without edges; the first of a tie gets the gradient."""
+    """Compute maxima [num_dst, f] of source rows, 0 without edges. The first of a tie gets the gradient."""
     return cast(torch.Tensor, _TensorMaxAggregate.apply(x, block))  # type: ignore[no-untyped-call]
 
 
 def tensor_scales(
     aggregation: Aggregation, block: TensorBlock, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Return factors of rows [num_dst], sources [num_src], self-loops [num_dst] and edges [E].
+    """Return the factors of rows [num_dst], sources [num_src], self-loops [num_dst] and edges [E].
 
     See `hyrt.nn.operators.aggregate.compute_scales`.
     """
@@ -329,7 +329,7 @@ def tensor_scales(
 
 
 def aggregate_tensors(block: TensorBlock, x: torch.Tensor, aggregation: Aggregation) -> torch.Tensor:
-    """Compute `hyrt.nn.operators.aggregate.aggregate`, which checks the arguments, over a tensor block."""
+    """Compute `hyrt.nn.operators.aggregate.aggregate`, which has checked the arguments, on a tensor block."""
     if aggregation.reduce == "max":
         total = aggregate_max(block, x)
     else:
@@ -353,12 +353,12 @@ def attend_tensors(
     slope: float,
     mask: AttentionDropout | None = None,
 ) -> torch.Tensor:
-    """Compute `hyrt.nn.operators.attention.attend`, which checks the arguments, over a tensor block."""
+    """Compute `hyrt.nn.operators.attention.attend`, which has checked the arguments, on a tensor block."""
     num = block.num_dst
     slices = x.unsqueeze(1) if x.ndim == 2 else x
 
     def score(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-        # A single product if all heads read the same rows.
+        # If all heads read the same rows, one product is enough.
         return rows[:, 0] @ vectors.t() if rows.shape[1] == 1 else torch.einsum("nhf,hf->nh", rows, vectors)
 
     at_source, offset = score(slices, u_src), score(slices[:num], u_dst)
@@ -367,7 +367,7 @@ def attend_tensors(
     )
     self_loop = functional.leaky_relu(at_source[:num] + offset, negative_slope=slope)
     with torch.no_grad():
-        # The offset does not change the softmax and needs no gradient.
+        # Subtracting the maximum does not change the softmax, so the maximum needs no gradient.
         best, winners = segment_max(edge_values, block.indptr)
         top = torch.where(winners < 0, self_loop, torch.maximum(best, self_loop))
     weight = (edge_values - gather_destinations(block, top)).exp()
@@ -391,7 +391,7 @@ def attend_tensors(
 def linear_tensors(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, relu: bool, low_precision: bool
 ) -> torch.Tensor:
-    """Compute `hyrt.nn.operators.linear.linear`, which checks the arguments, with torch's operators."""
+    """Compute `hyrt.nn.operators.linear.linear`, which has checked the arguments, with torch operators."""
     if low_precision:
         out = functional.linear(x.bfloat16(), weight.bfloat16()).to(x.dtype)
         out = out if bias is None else out + bias
@@ -400,7 +400,7 @@ def linear_tensors(
     return out.relu() if relu else out
 
 
-# Torch's 64-bit integers are signed, and their products wrap around.
+# 64-bit integers of torch are signed, and their products wrap around.
 def _signed(word: int) -> int:
     return word - (1 << 64) if word >= 1 << 63 else word
 
@@ -411,7 +411,7 @@ _MIX_B = _signed(0x94D049BB133111EB)
 
 
 def _shifted(z: torch.Tensor, bits: int) -> torch.Tensor:
-    """Shift right logically: torch's own shift keeps the sign."""
+    """Shift right logically, whereas the shift operator of torch preserves the sign."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -422,7 +422,7 @@ def _mix64(z: torch.Tensor) -> torch.Tensor:
 
 
 def dropout_mask(vertices: torch.Tensor, width: int, key: np.uint64, threshold: int) -> torch.Tensor:
-    """Return the mask [n, width] of `kernels.dropout_rows`, bit for bit: True keeps an element."""
+    """Return the mask [n, width] of `kernels.dropout_rows` with equal bits; True retains an element."""
     stream = _mix64((vertices.long() + 1) * _GOLDEN + _signed(int(key)))
     groups = torch.arange(1, -(-width // 4) + 1, device=vertices.device) * _GOLDEN
     bits = _mix64(stream[:, None] + groups)
@@ -433,7 +433,7 @@ def dropout_mask(vertices: torch.Tensor, width: int, key: np.uint64, threshold: 
 def _attention_factors(
     mask: AttentionDropout, sources: torch.Tensor, destinations: torch.Tensor, heads: int
 ) -> torch.Tensor:
-    """Return [E, heads] float64 factors, as `hyrt.nn.operators.attention_dropout.mask_edge` bit for bit."""
+    """Return factors [E, heads] float64 with the same bits as `attention_dropout.mask_edge`."""
     groups = -(-heads // HEADS_PER_DRAW)
     stream = _mix64((destinations + 1) * _GOLDEN + _signed(int(mask.key)))
     counters = sources[:, None] * groups + torch.arange(groups, device=sources.device)
@@ -446,6 +446,6 @@ def _attention_factors(
 def dropout_tensors(
     x: torch.Tensor, vertices: torch.Tensor, key: np.uint64, threshold: int, scale: float
 ) -> torch.Tensor:
-    """Multiply the elements of `dropout_mask` by `scale` and zero the others; differentiable."""
+    """Zero the elements that `dropout_mask` drops and multiply the others by `scale`; differentiable."""
     keep = dropout_mask(vertices, x.shape[1], key, threshold)
     return torch.where(keep, x * scale, 0)
