@@ -35,7 +35,7 @@ def set_local_world_size(group: RankGroup) -> Iterator[None]:
     """Set LOCAL_WORLD_SIZE within the block to the number of ranks on this machine, as torchrun does.
 
     Without a launcher, the variable is unset. If several launchers run on one machine, each of them counts
-    only its own ranks. `group` has all ranks, and all of them must call this function at the same time.
+    only its own ranks. `group` has all ranks, and all ranks must call this function at the same time.
     """
     machines = all_gather_object(group, machine_identity())
     count = max(machines.count(machines[group.rank]), num_local_ranks())
@@ -118,8 +118,7 @@ class DistributedContext:
             """Group of the thread of the load stage, for feature rows."""
         except BaseException as error:
             if self._heartbeat.peer_failure is None:
-                # The other ranks are waiting for this rank, which may have failed alone, for example without
-                # a network interface.
+                # The other ranks are waiting for this rank, which may be the only one that has failed.
                 self._heartbeat.broadcast_failure(error)
             self.close()
             raise
@@ -181,9 +180,7 @@ class DistributedContext:
                     )
 
     def _wait_for(self, keys: list[str], doing: str) -> None:
-        """Wait until all ranks have written their keys. Unlike `store.wait`, fail at once if a
-        rank is lost.
-        """
+        """Wait until all ranks have written their keys. Unlike `store.wait`, fail if a rank is lost."""
         end = time.monotonic() + self._timeout_s
         try:
             while not self._store.check(keys):

@@ -255,8 +255,7 @@ class DistributedRows:
         local_ids >>= addresses.bits
         self._local.rows(local_ids, sent, workers)
         buffers.release()
-        # Rows stay in the cache for the whole run: a pool buffer would waste memory, as it is larger than
-        # requested.
+        # A pool buffer is larger than requested, which would waste memory in the cache for the whole run.
         allocate = np.empty if plan.purpose == CACHE else self._pool.take
         received = allocate((len(plan.requested), self.width), self._wire.dtype)
         self._vertices.exchange(plan, self._wire.pack(sent), received)
@@ -353,9 +352,7 @@ class DistributedSparseRows:
     def _sources(
         self, ids: NDArray[Any], workers: Workers
     ) -> list[tuple[SparseFeatures, NDArray[Any], NDArray[np.intp]]]:
-        """Return the matrices that hold the rows of `ids`, each with row indices and their positions in
-        `ids`.
-        """
+        """Return the matrices with the rows of `ids`, each with row indices and positions in `ids`."""
         addresses = self._vertices.locations
         locations = np.empty(len(ids), addresses.table.dtype)
         addresses.look_up(ids, locations, workers)

@@ -182,9 +182,7 @@ class OwnerRankScorer:
     def _pad_rounds(
         self, parts: list[NDArray[Any]], before_chunk: Callable[[], None]
     ) -> Iterator[NDArray[Any]]:
-        """Yield the parts, then empty parts until all ranks are done, since they may request this rank's
-        rows.
-        """
+        """Yield the parts, then empty parts while other ranks may still request this rank's rows."""
         group = self._group
         rounds = max(group.exchange_counts([len(parts)] * group.size, "control"))
         for number in range(rounds):

@@ -102,7 +102,7 @@ _PURPOSE = "hidden"
 class FeatureParallelLinear(ColumnShardedFeatures):
     """Input of the first layer for the mini-batches of all ranks, in the columns that this rank holds (P3).
 
-    All ranks compute at the same time: each of them computes its part of every rank's product, pushes it to
+    All ranks compute at the same time: each rank computes its part of every rank's product, pushes it to
     the rank of the mini-batch, and pulls the gradient from that rank.
     """
 

@@ -295,8 +295,8 @@ class RankGatherOps:
     cache_bytes: int
     """Bytes per rank for data that persist between steps."""
     loops: bool = False
-    """Whether the devices of some rank loop over edges. If so, all rows are exchanged before any rank sums
-    them, even for the sums of built-in layers.
+    """Whether the devices of some rank loop over edges. If so, all rows are exchanged before any rank adds
+    rows, even for the sums of built-in layers.
     """
 
     __repr__ = short_repr

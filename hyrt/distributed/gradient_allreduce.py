@@ -22,8 +22,8 @@ def build_buckets(parameters: Sequence[torch.Tensor], min_bytes: int = _MIN_BUCK
     """Group parameters into buckets, each of which is reduced in one operation, in backward-pass order.
 
     `parameters` are in layer order; the backward pass computes the gradients of the last layer first. A
-    bucket is complete at `min_bytes`, and all of its parameters have the same dtype. Return the parameter
-    indices of each bucket.
+    bucket is complete at `min_bytes`, and its parameters have one dtype. Return the parameter indices of each
+    bucket.
     """
     buckets: list[list[int]] = []
     free_bytes = 0
@@ -41,7 +41,7 @@ class GradientBuckets:
     """All-reduce of a step's gradients bucket by bucket, as soon as each bucket is complete.
 
     All ranks reduce the same buckets in the same order, but may start at different times: if a rank's
-    trainers do not report individual gradients, it starts when it has all of them. Equal gradients on the
+    trainers do not report individual gradients, it starts when all are ready. Equal gradients on the
     same number of ranks give equal bits, and all ranks get the same bits. `group` must not be used for other
     operations.
     """

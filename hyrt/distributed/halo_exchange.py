@@ -1,6 +1,4 @@
-"""Halo exchange of rows and their gradients between ranks: sparse (only the needed rows) or by broadcasting
-blocks.
-"""
+"""Halo exchange of rows and their gradients between ranks: only the needed rows, or whole blocks."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
@@ -45,9 +43,7 @@ class PendingGradients(Protocol):
         ...
 
     def send(self, round_index: int) -> None:
-        """Start sending the gradients of an exchange round, which are complete. Call this for all rounds in
-        order.
-        """
+        """Start sending the gradients of an exchange round, once complete. Rounds must be sent in order."""
         ...
 
     def add(self, out: Array) -> None:
@@ -59,7 +55,7 @@ class HaloExchange(Protocol):
     """Exchange of halo rows in one or more rounds; all ranks make the same calls in the same order."""
 
     def begin(self, matrix: Array, purpose: str, slot: int = 0) -> Sequence[PendingRows]:
-        """Start to fill the remote rows of a matrix [n + h, w] from the ranks that own them.
+        """Start to fill the remote rows of a matrix [n + h, w] from their owner ranks.
 
         Return one handle per exchange round. Until the exchange ends, local rows may be read but not written.
         Matrices that are exchanged at the same time need different slots.
@@ -349,7 +345,7 @@ class _ReducedGradients:
         return _PendingGroup(self.pending).ended_at
 
     def send(self, round_index: int) -> None:
-        # All ranks must reduce the blocks in the same order, but they compute them in different orders.
+        # All ranks must reduce the blocks in the same order, but compute their parts in different orders.
         if round_index + 1 < self.num_rounds:
             return
         for block in self.blocks:

@@ -137,10 +137,9 @@ class HeartbeatMonitor:
         return [] if self._has_lost_store else [other for other in self._others if other != self._failed_rank]
 
     def diagnose_failure(self, operation: str, error: Exception, group: str = "") -> RankFailureError:
-        """Return the cause of a failed operation, after a brief wait for the other ranks' failure reports.
+        """Return the cause of a failed operation, after a brief wait for failure reports.
 
-        `error` is torch's error. The operation counts of `group` (a group name, or "") show which rank is
-        late.
+        `error` is torch's error. The operation counts of `group` (its name, or "") show which rank is late.
         """
         started_at = time.monotonic()
         # Strip torch's source location prefix and its speculative explanation.
@@ -173,9 +172,7 @@ class HeartbeatMonitor:
         return [other for other, (_, received_at) in self._heartbeats.items() if received_at < since]
 
     def _slowest_ranks(self, group: str) -> list[int]:
-        """Return the ranks that have started the fewest operations of a group, unless this rank is one of
-        them.
-        """
+        """Return the ranks that have started the fewest operations of a group; empty if this rank is one."""
         counts = {other: _operation_counts(beat).get(group) for other, (beat, _) in self._heartbeats.items()}
         known = {other: count for other, count in counts.items() if count is not None}
         lowest = min(known.values(), default=0)
@@ -307,8 +304,7 @@ class FailureReportExchange:
         return all(self._rank < other for other in self._reachable())
 
     def exchange(self, subject: str, data: bytes) -> Mapping[int, bytes]:
-        """Send data to the lowest reachable rank. Return the data of all reachable ranks there, and nothing
-        at other ranks.
+        """Send data to the lowest reachable rank; return all received data there, and nothing elsewhere.
 
         All calls together take at most two seconds, and later data are ignored. Data of more than 32 MiB are
         not sent. Each `subject` can be used only once.

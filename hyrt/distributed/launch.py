@@ -66,9 +66,7 @@ def rank_prefix(environment: Mapping[str, str] = os.environ) -> str:
 
 @contextmanager
 def report_join_failures() -> Iterator[None]:
-    """Mark errors in the block as errors for which the other ranks wait: this process has not joined them
-    yet.
-    """
+    """Set `peers_wait` on errors in the block, which runs before this process joins the other ranks."""
     try:
         yield
     except HyrtError as error:

@@ -254,9 +254,7 @@ class SpmmTimingsHook(Hook):
         self._is_warm = False
 
     def on_event(self, event: Event) -> None:
-        """Reset the timings after the first step, which includes compilation and the first exchange of
-        features.
-        """
+        """Reset the timings after the first step, which includes compilation and feature exchange."""
         if isinstance(event, StepMetrics) and not self._is_warm:
             self._is_warm = True
             self._spread.timings.reset()

@@ -42,9 +42,7 @@ class LocalRows:
     local_ids: NDArray[Any]
     """Row index of each vertex at its owner rank, [V] integers."""
     same_host_rows: Mapping[int, DenseFeatures] = field(default_factory=dict)
-    """Rows of other ranks on this host, by rank. The relation is symmetric: if a rank has the rows of another
-    one, the reverse holds too.
-    """
+    """Rows of other ranks on this host, by rank. Sharing is symmetric between two ranks."""
 
     __repr__ = short_repr
 

@@ -79,9 +79,7 @@ class MigrationRoute:
     block: Block
     """Input block of the model's mini-batch."""
     stops: NDArray[np.int64]
-    """Index of the stop that owns each source, counted from the rank at which the model starts, int64
-    [num_src].
-    """
+    """Index of the stop that owns each source, [num_src] int64; stop 0 is the rank where the model starts."""
     first: NDArray[np.int64]
     """Index of the first stop after which each row that the model carries is nonzero, int64 [n]."""
 
@@ -100,9 +98,8 @@ class MigratingModelInputs:
     as `model_bytes` placeholder bytes instead of weights: when the rows of a step are fetched, its weights do
     not exist yet, and later they are equal at every rank.
 
-    `aggregation` is the sum over edges that the first layer applies to rows before any weight; None if the
-    layer reads the rows themselves. `batches` samples the mini-batches of all ranks. `group` belongs to the
-    load stage.
+    `aggregation` is the sum over edges that the first layer applies to rows before any weight; None if it
+    reads the rows. `batches` samples the mini-batches of all ranks. `group` belongs to the load stage.
     """
 
     matrix = None
@@ -182,9 +179,7 @@ class MigratingModelInputs:
         routes: Mapping[int, MigrationRoute],
         carried: dict[int, NDArray[np.float32]],
     ) -> list[int]:
-        """Send models and the values that they carry to other ranks; return the models that this rank
-        receives.
-        """
+        """Send models and the values that they carry to other ranks; return the received models."""
         rank, size = self._group.rank, self._group.size
         leaving = sorted((target, model) for model, target in moves.items() if locations[model] == rank)
         arriving = sorted((locations[model], model) for model, target in moves.items() if target == rank)

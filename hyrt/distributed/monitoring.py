@@ -125,9 +125,7 @@ class RankSpeeds(Hook):
         return speed_weighted_shares(self._epochs[: max(0, known)], self._group.size, self._lag)
 
     def resume_after(self, epochs: int) -> None:
-        """Restart the measurements of a run that is resumed after `epochs` epochs; earlier measurements are
-        lost.
-        """
+        """Restart the measurements when a run resumes after `epochs` epochs; earlier ones are lost."""
         self._first_epoch = epochs
 
     def wrap_call(self, stage: str, site: Site, work: Callable[[], T]) -> T:

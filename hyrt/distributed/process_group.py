@@ -51,9 +51,7 @@ class TrafficCounters:
 
 
 ErrorFactory = Callable[[str, Exception], Exception]
-"""Function that converts torch's error for a named operation into an error that names the lost rank and the
-reason.
-"""
+"""Function that converts torch's error for a named operation into an error with the lost rank and reason."""
 
 
 class PendingCollective:
@@ -68,8 +66,7 @@ class PendingCollective:
         self._woken = threading.Event()
         self.ended_at: float | None = None
         """End time (`time.perf_counter`); None while the operation is running."""
-        # Record the end in a callback, because a thread in `operation.wait()` cannot be woken before the
-        # timeout.
+        # Use a callback: a thread in `operation.wait()` cannot be woken before the timeout.
         operation.get_future().add_done_callback(self._note_end)
 
     def _note_end(self, future: Any) -> None:
@@ -270,8 +267,7 @@ class RankGroup:
         raise self._reason
 
     def _leak(self, operation: Any) -> None:
-        # Leak a reference: freeing the group would wait for its threads, which may wait for other ranks
-        # forever.
+        # Leak a reference: freeing the group would wait for its threads, which may wait forever.
         for handle in (self._group, operation):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
         self.has_live_operations = True
@@ -361,8 +357,7 @@ def steps_record(group: StepMetrics) -> dict[str, Any]:
 def merge_steps(group: StepMetrics, records: Sequence[Mapping[str, Any]]) -> StepMetrics:
     """Merge the records of a group of steps over all ranks; the slowest rank determines the time of a step.
 
-    `records` has the `steps_record` of each rank, in rank order. Losses and edge counts already include all
-    ranks.
+    `records` has the `steps_record` of each rank, in rank order. Loss and edges already include all ranks.
     """
     # Ranks that finish early wait in the synchronize stage, so its shortest time is the cost of the exchange.
     stage_s = {
@@ -411,9 +406,7 @@ def _merge_by_trainer(records: Sequence[Mapping[str, Any]], key: str) -> dict[st
 
 
 def _merge_channels(records: Sequence[Mapping[str, Any]], field: str) -> dict[str, Any]:
-    """Merge channel statistics of all ranks: keep trainers' channels apart by rank, and sum the other
-    channels.
-    """
+    """Merge channel statistics: prefix trainers' channels with the rank, and sum the other channels."""
     merged: dict[str, Any] = {}
     for rank, record in enumerate(records):
         for name, value in record[field].items():

@@ -124,7 +124,7 @@ class PartEdges:
     """Edges into the block's vertices from the blocks of the rank's grid column, with renumbered vertices.
 
     The edges of a row keep their order in the whole graph. Remote vertices have no incoming edges. In-degrees
-    are in-degrees in the whole graph.
+    refer to the whole graph.
     """
 
     __repr__ = short_repr

@@ -447,7 +447,7 @@ def _full_graph(graph: Graph, spread: LocalEdges, ranks: DistributedContext, *, 
     edges = spread.edges
     memory = psutil.virtual_memory().total // CACHE_DIVISOR // num_local_ranks()
     persistent_bytes = min(ranks.control.exchange_counts([memory] * ranks.size, "control"))
-    # The grid columns divide the edges of a block among them, so each edge is counted at one rank.
+    # Columns partition the edges of a block, so each edge is counted at one rank.
     num_edges = sum(ranks.control.exchange_counts([edges.topology.num_edges] * ranks.size, "control"))
     gatherings = RankGatherOps(spread, graph.num_vertices, num_edges, persistent_bytes, loops)
     return FullGraph(edges.topology, edges.vertices[: edges.num_local], gatherings)

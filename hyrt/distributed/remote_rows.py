@@ -65,8 +65,7 @@ class RowLocations:
         same_host = [rank, *same_host_ranks]
         self.bits = (len(same_host) - 1).bit_length()
         """Number of low bits of a location that select one of the local and shared matrices."""
-        # A location needs REMOTE_BITS bits besides the row index if its row was transferred, otherwise
-        # `bits`.
+        # Locations of transferred rows need REMOTE_BITS bits besides the row index, other locations `bits`.
         dtype = np.int32 if len(owners) << max(row_kernels.REMOTE_BITS, self.bits) < 2**31 else np.int64
         numbers = np.full(size, row_kernels.MISSING, dtype)
         numbers[same_host] = np.arange(len(same_host))
@@ -111,7 +110,7 @@ class RowLocations:
         return grouped, numbers
 
     def set_fetched(self, fetched: NDArray[Any]) -> None:
-        """Set the vertices of the fetched rows, in row order. None of them may be cached."""
+        """Set the vertices of the fetched rows, in row order. No vertex may be cached."""
         if fetched is not self._fetched:
             row_kernels.clear_locations(self._fetched, self.table)
             row_kernels.set_locations(fetched, self.table, False)
@@ -130,8 +129,7 @@ class RowLocations:
     def compute_addresses(
         self, ids: NDArray[Any], matrices: RowMatrices, out: NDArray[np.int64], workers: Workers
     ) -> None:
-        """Write the memory addresses of the rows of the vertices `ids` [n] to `out` [n]. No row may be
-        missing.
+        """Write the addresses of the rows of the vertices `ids` [n] to `out` [n]. No row may be missing.
 
         If transferred rows have another dtype than local rows, their addresses are increased by
         `matrices.mark`.
@@ -206,8 +204,7 @@ class FetchPlanner:
         self._purpose = purpose
 
     def request(self, ids: Sequence[NDArray[Any]]) -> FetchPlan:
-        """Plan an exchange for the remote rows of `ids` that are not cached; all ranks must call this at the
-        same time.
+        """Plan an exchange for the uncached remote rows of `ids`; all ranks must call this together.
 
         Each row is requested only once, even if `ids` has duplicates.
         """

@@ -35,8 +35,7 @@ def connect_store(timeout_s: float, store_host: str) -> tuple[Any, int, int]:
 
     def connect() -> None:
         try:
-            # torch retries once and then logs the first failure. With twice the time, this function fails
-            # first.
+            # torch retries once and then logs the failure. With twice the time, this function fails first.
             outcome.append(_store_from_env(store_host, timedelta(seconds=2 * timeout_s)))
         except (dist.DistError, RuntimeError, ValueError) as error:
             outcome.append(error)

@@ -196,8 +196,7 @@ def with_global_degrees(graph: Graph, group: RankGroup) -> Graph:
     # Set the global values, which would otherwise be computed from the local edges.
     topology.__dict__["in_degrees"] = degrees.numpy()
     if local.edge_weights is not None:
-        # All incoming edges of a vertex are on one rank, and the other ranks contribute 0, so the sum is
-        # exact.
+        # All incoming edges of a vertex are on one rank, and other ranks add 0, so the sum is exact.
         sums = torch.from_numpy(local.weighted_degrees.copy())
         group.all_reduce(sums, "edges")
         topology.__dict__["weighted_degrees"] = sums.numpy()

@@ -1,4 +1,4 @@
-"""Edges sorted into chunks by the intervals of their two ends, and the smallest grid of chunks that fits a
+"""Grouping of edges into chunks by the intervals of their two ends, and the smallest chunk grid that fits a
 device.
 """
 
@@ -27,30 +27,30 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class EdgeChunk:
-    """Edges between two intervals, as CSR over the rows that have edges, with interval-relative numbers."""
+    """Edges between two intervals, as CSR over the rows with edges; numbers are relative to the intervals."""
 
     rows: NDArray[np.int32]
-    """[n] rows with edges, ascending."""
+    """Rows with edges, in ascending order, [n]."""
     starts: NDArray[np.int32]
-    """[n + 1] first edge of each row."""
+    """First edge of each row, [n + 1]."""
     columns: NDArray[np.int32]
-    """[e] column of each edge."""
+    """Column of each edge, [e]."""
 
     @classmethod
     def diagonal(cls, rows: Array, columns: Array) -> EdgeChunk:
-        """Build a chunk with one edge per pair of row and column; rows must ascend."""
+        """Build a chunk with one edge per pair of row and column; rows must be in ascending order."""
         starts = np.arange(len(rows) + 1, dtype=np.int32)
         return cls(rows.astype(np.int32), starts, columns.astype(np.int32))
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkCounts:
-    """Edges and non-empty rows per chunk."""
+    """Number of edges and of rows with edges in each chunk."""
 
     edges: NDArray[np.int64]
-    """[rows, columns] number of edges."""
+    """Number of edges, [row intervals, column intervals]."""
     rows: NDArray[np.int64]
-    """[rows, columns] number of rows with edges."""
+    """Number of rows with edges, [row intervals, column intervals]."""
 
 
 def count_chunks(
@@ -58,7 +58,7 @@ def count_chunks(
 ) -> ChunkCounts:
     """Count the edges of all chunks of a CSR matrix (`indptr` [V + 1], `indices` [E]).
 
-    If `chosen` [rows.num_rows] is given, only edges of these vertices count, and row intervals are over them.
+    `chosen` [rows.num_rows] restricts the rows to these vertices, whose positions the row intervals divide.
     """
     edges = np.zeros((rows.num, columns.num), np.int64)
     filled = np.zeros((rows.num, columns.num), np.int64)
@@ -73,15 +73,15 @@ class EdgeChunks:
     rows: RowIntervals
     columns: RowIntervals
     edge_starts: NDArray[np.int64]
-    """[rows * columns + 1] first edge of each chunk."""
+    """First edge of each chunk, [rows * columns + 1]."""
     row_starts: NDArray[np.int64]
-    """[rows * columns + 1] first row of each chunk."""
+    """First entry of each chunk in `row_ids`, [rows * columns + 1]."""
     row_ids: NDArray[np.int32]
-    """Rows with edges, of all chunks."""
+    """Rows with edges in each chunk, concatenated over the chunks."""
     offsets: NDArray[np.int32]
-    """First edge of each of these rows within its chunk; one more entry per chunk."""
+    """First edge of each entry of `row_ids` within its chunk, and one more entry at the end of each chunk."""
     edges: NDArray[np.int32]
-    """[E] column of each edge."""
+    """Column of each edge, [E]."""
 
     @classmethod
     def from_edges(
@@ -94,7 +94,7 @@ class EdgeChunks:
         chosen: Array | None = None,
         counts: ChunkCounts | None = None,
     ) -> EdgeChunks:
-        """Sort the edges into chunks; see `count_chunks`, which computes `counts` by default."""
+        """Sort the edges into chunks. By default, `count_chunks` computes the `counts`."""
         counts = counts or count_chunks(indptr, indices, rows, columns, chosen)
         chunks = cls._empty(rows, columns, counts, memory)
         _sort(
@@ -133,7 +133,7 @@ class EdgeChunks:
         )
 
     def transpose(self, memory: MatrixPool) -> EdgeChunks:
-        """Return the transpose; edges of a row are in column order."""
+        """Return the transpose, in which the edges of a row are in column order."""
         filled = np.zeros((self.columns.num, self.rows.num), np.int64)
         for i in range(self.rows.num):
             for j in range(self.columns.num):
@@ -161,7 +161,7 @@ def _all(chosen: Array | None) -> Array:
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def _count(indptr, indices, chosen, is_all, row_starts, column_starts, edges, filled):
-    """Count edges and rows with edges per chunk."""
+    """Count the edges of each chunk, and its rows with edges."""
     seen = np.full(len(column_starts) - 1, -1, np.int64)
     for i in range(len(row_starts) - 1):
         for r in range(row_starts[i], row_starts[i + 1]):
@@ -170,7 +170,7 @@ def _count(indptr, indices, chosen, is_all, row_starts, column_starts, edges, fi
             for e in range(indptr[v], indptr[v + 1]):
                 u = indices[e]
                 if u < column_starts[k]:
-                    k = 0  # Rows are usually sorted, but need not be.
+                    k = 0  # Columns are usually sorted within a row, but need not be.
                 while u >= column_starts[k + 1]:
                     k += 1
                 edges[i, k] += 1
@@ -222,7 +222,7 @@ def _sort(
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def _count_columns(columns, length):
-    """Count the columns that have edges."""
+    """Count the distinct columns that have edges."""
     seen = np.zeros(length, np.bool_)
     for e in range(len(columns)):
         seen[columns[e]] = True
@@ -231,7 +231,7 @@ def _count_columns(columns, length):
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def _transpose(rows, starts, columns, length, out_rows, out_starts, out_columns):
-    """Transpose a chunk; edges of a column are in row order."""
+    """Transpose a chunk. The edges of a column keep their row order."""
     at = np.zeros(length + 1, np.int64)
     for e in range(len(columns)):
         at[columns[e] + 1] += 1
@@ -250,12 +250,12 @@ def _transpose(rows, starts, columns, length, out_rows, out_starts, out_columns)
             at[c] += 1
 
 
-# Number of candidates that are tried one by one before steps grow.
+# Number of candidates to try one by one before the search takes larger steps.
 _ONE_BY_ONE = 32
 
 
 class NoFeasibleSizeError(Exception):
-    """Raised if even the largest number is infeasible; `needed` is its cost, or a lower bound of the cost."""
+    """Error if even the largest number is infeasible; `needed` is its cost, or a lower bound of it."""
 
     def __init__(self, needed: int) -> None:
         super().__init__(needed)
@@ -267,9 +267,9 @@ def smallest_feasible(
 ) -> int:
     """Find the smallest number from `minimum` to `maximum` whose cost `needs` is at most `limit`.
 
-    Costs need not decrease monotonically, but their cheap `lower_bound` must. If many numbers are infeasible,
-    the search takes growing steps and then bisects; the result is feasible while one less is not. Raises
-    NoFeasibleSizeError if the cost of `maximum` is too high.
+    Costs need not decrease monotonically, but `lower_bound`, which is cheap to compute, must. If many numbers
+    are infeasible, the search takes growing steps and then bisects; the result is then feasible, and the next
+    smaller number is not. Raises NoFeasibleSizeError if the cost of `maximum` is too high.
     """
     low, high = max(1, min(minimum, maximum)), maximum
     if lower_bound(high) > limit:
@@ -313,14 +313,14 @@ class ChunkGrid:
     """Intervals of vertices and targets, and the contents of the chunks."""
 
     vertices: Intervals
-    """The vertices that are computed."""
+    """Intervals of the vertices that this process computes."""
     sources: RowIntervals
-    """The same vertices, followed by those that are received from other processes."""
+    """Intervals of the same vertices, followed by those of the vertices received from other processes."""
     targets: Intervals
     all_edges: ChunkCounts | None
-    """Edges by destination and source; None if no layer reads all edges in chunks."""
+    """Counts for all edges, by destination and source; None if no layer reads all edges in chunks."""
     target_edges: ChunkCounts
-    """Edges into the targets, by destination and source."""
+    """Counts for the edges into the targets, by destination and source."""
     sizes: ChunkSizes
 
     @classmethod
@@ -333,12 +333,12 @@ class ChunkGrid:
         has_hidden_layers: bool,
         remote: Sequence[int] = (),
     ) -> ChunkGrid:
-        """Cut a graph into `num` intervals of vertices, and the targets into intervals that are no longer.
+        """Divide the vertices into `num` intervals, and the targets into intervals that are not longer.
 
-        `targets` are [n], ascending. With `has_hidden_layers`, a layer is computed at all vertices, and not
-        only at the targets. `remote` is the number of the topology's last vertices that each exchange
-        receives from other processes; their intervals are no longer than those of the other vertices, which
-        are cut into `num`.
+        `targets` [n] are in ascending order. With `has_hidden_layers`, some layer is computed at all
+        vertices, not only at the targets. The last vertices of the topology are remote: `remote` has the
+        number of vertices that each exchange receives from other processes. Their intervals are not longer
+        than the `num` intervals of the local vertices.
         """
         vertices = Intervals(topology.num_vertices - sum(remote), num)
         sources: RowIntervals = GroupedIntervals.build(vertices, remote) if remote else vertices
@@ -346,7 +346,7 @@ class ChunkGrid:
         indptr, indices = topology.indptr, topology.indices
         target_counts = count_chunks(indptr, indices, target_intervals, sources, targets)
         edges, rows = [target_counts.edges], [target_counts.rows]
-        # The backward pass transposes chunks: their columns become rows.
+        # The backward pass transposes chunks, so columns become rows.
         max_rows = min(_largest(target_counts.edges), vertices.longest)
         all_counts = None
         if has_hidden_layers:
@@ -364,7 +364,7 @@ class ChunkGrid:
 
 
 def _largest(counts: NDArray[np.int64]) -> int:
-    """Return the maximum over all chunks; 0 if there are none."""
+    """Return the maximum over all chunks, or 0 without chunks."""
     return int(counts.max(initial=0))
 
 
@@ -379,10 +379,10 @@ def min_chunk_grid(
     min_intervals: int = 1,
     device: str = "a device",
 ) -> ChunkGrid:
-    """Cut a graph into the fewest intervals that fit (NeuGraph, section 3.1).
+    """Divide a graph into the fewest intervals whose chunks fit on a device (NeuGraph, section 3.1).
 
-    If this takes many intervals, the result is a number that fits while one less does not. A few less may
-    still fit because interval boundaries move.
+    If this takes many intervals, the next smaller number does not fit, but an even smaller one may, because
+    the interval boundaries move.
 
     Parameters
     ----------
@@ -409,12 +409,12 @@ def min_chunk_grid(
         If chunks of single vertices, or of the maximum number of intervals, do not fit.
     """
     num_vertices = topology.num_vertices - sum(remote)
-    # Do not use in-degrees: they may count edges that other processes have.
+    # Do not use in-degrees, which may include edges of other processes.
     num_edges = int((topology.indptr[targets + 1] - topology.indptr[targets]).sum(dtype=np.int64))
     max_edges = topology.num_edges if has_hidden_layers else num_edges
 
     def bound(num: int) -> int:
-        """Return a lower bound of the bytes of any grid of `num` intervals: that of equal chunks."""
+        """Return a lower bound for any grid of `num` intervals: the bytes of a grid with equal chunks."""
         longest = -(-num_vertices // num)
         of_targets = max(1, -(-len(targets) // longest))
         sources = num + sum(-(-count // longest) for count in remote)
@@ -428,7 +428,7 @@ def min_chunk_grid(
     grid: ChunkGrid | None = None
 
     def taken(num: int) -> int:
-        """Return the bytes of a grid of `num` intervals; remember the last grid that fits."""
+        """Return the bytes of a grid of `num` intervals, and remember the last grid that fits."""
         nonlocal grid
         candidate = ChunkGrid.build(
             topology, targets, num, has_hidden_layers=has_hidden_layers, remote=remote
@@ -450,12 +450,12 @@ def min_chunk_grid(
 
 
 def max_intervals(rows: int) -> int:
-    """Return the maximum number of intervals of `rows` rows."""
+    """Return the maximum number of intervals into which `rows` rows may be divided."""
     return min(rows, MAX_PARTS)
 
 
 def too_few_intervals_error(device: str, num: int, needed: int, free: int) -> DeviceOutOfMemoryError:
-    """Return the error for a configured number of intervals that does not fit; sizes are in bytes."""
+    """Return the error if a configured number of intervals does not fit; sizes are in bytes."""
     return DeviceOutOfMemoryError(
         f"{device}: {num} x {num} chunks need {format_bytes(needed)}, but only {format_bytes(free)} are free",
         remedy="raise fullgraph.chunks or fullgraph.device_memory, or set fullgraph.chunks=0",
@@ -467,7 +467,7 @@ def no_grid_error(
 ) -> DeviceOutOfMemoryError:
     """Return the error if no grid fits; `needed` and `budget` are in bytes.
 
-    `intervals` is the maximum number of intervals, if it is below one per vertex.
+    `intervals` is the maximum number of intervals, if smaller than the number of vertices.
     """
     chunks = "single-vertex chunks" if intervals is None else f"{intervals:,} x {intervals:,} chunks"
     return DeviceOutOfMemoryError(
@@ -478,22 +478,22 @@ def no_grid_error(
 
 @dataclass(frozen=True, slots=True)
 class BufferSizes:
-    """Number of values in each buffer of `ChunkKernels`, and in the edges of a chunk."""
+    """Sizes of the buffers of `ChunkKernels` and of the edges of a chunk, in values."""
 
     read: int
     accumulated: int
     results: tuple[int, ...]
-    """Output of each product of a layer; in the backward pass, the gradient of its input."""
+    """Size of each product's output in a layer; the backward pass stores the gradient of its input there."""
     edge_rows: int
-    """Rows per chunk of edges; their offsets have one entry more."""
+    """Rows per chunk of edges; there is one more offset than rows."""
     edges: int
     vertices: int
-    """Vertices per interval, for scales of both ends and for dropout keys."""
+    """Vertices per interval, for the scales of both ends and for the keys of dropout masks."""
     targets: int
 
     @classmethod
     def from_model(cls, model: ModelDescription, chunks: ChunkSizes) -> BufferSizes:
-        """Compute the sizes that hold every chunk of every layer, if `chunks` are the largest chunks."""
+        """Compute sizes that suffice for all chunks of all layers, if `chunks` are the maximum sizes."""
         last = len(model.layers) - 1
         read = accumulated = 0
         results = [0] * max(len(layer.products) for layer in model.layers)
@@ -508,10 +508,10 @@ class BufferSizes:
                 results[p] = max(results[p], rows * max(outputs, inputs if p or i else 0))
         classes = model.layers[-1].products[-1].weight.shape[0]
         return cls(
-            read=max(read, chunks.targets * classes),  # Also holds the gradient of the scores.
+            read=max(read, chunks.targets * classes),  # This buffer also holds the gradient of the scores.
             accumulated=accumulated,
             results=tuple(results),
-            # The self loops of destinations are a chunk of one edge per row.
+            # The self-loops of destinations are a chunk with one edge per row.
             edge_rows=max(chunks.edge_rows, chunks.vertices),
             edges=max(chunks.edges, chunks.vertices),
             vertices=chunks.vertices,
@@ -520,7 +520,7 @@ class BufferSizes:
 
 
 def input_width(layer: LayerDescription) -> int:
-    """Return the number of columns of the rows that a layer gathers."""
+    """Return the width of the rows that a layer gathers."""
     width: int = layer.products[0].weight.shape[1]
     return width // 2 if layer.aggregation.self_path == "concat" else width
 

@@ -1,4 +1,4 @@
-"""Interfaces of chunked steps: kernels of a device, groups of devices, and the halo exchange between
+"""Interfaces for chunked steps: device kernels, groups of devices, and the halo exchange between
 processes.
 """
 
@@ -24,51 +24,53 @@ from hyrt.runtime.workers import current_workers
 Array = NDArray[Any]
 
 ChunkBuffer = Literal["read", "accumulated", "result"]
-"""Device buffer: rows are gathered from `read` into `accumulated`; `result` holds the last output."""
+"""Device buffer: rows are gathered from `read` into `accumulated`, and `result` holds the last output."""
 
 
 class ChunkKernels(Protocol):
-    """Computes on the chunks of a `ChunkedReplica`, as if in the order of the calls.
+    """Kernels of a device for the chunks of a `ChunkedReplica`. Calls take effect in order.
 
-    Copies may be prefetched and overlap with computation if results do not change. Layers are those of the
-    model's description, counted from 0. Parameter gradients are accumulated over calls.
+    An implementation may prefetch copies and overlap them with computation if results do not change. Layers
+    are numbered from 0, as in the model's description. Parameter gradients are accumulated over calls.
     """
 
     def begin_step(self, seed: int, step: int) -> None:
-        """Start a step: zero the gradients; `seed` and `step` key its dropout masks."""
+        """Start a step with zero gradients; `seed` and `step` are the key of its dropout masks."""
         ...
 
     def set_trace_label(self, chunk: str) -> None:
-        """Label the following calls in a trace; empty for no label."""
+        """Set the trace label of the calls that follow; an empty string removes it."""
         ...
 
     def put(self, buffer: ChunkBuffer, rows: Array) -> None:
-        """Upload [n, width] float32 rows to a buffer; the rows must not change until `wait`."""
+        """Upload float32 rows [n, width] to a buffer. The rows must not change until `wait` returns."""
         ...
 
     def get(self, buffer: ChunkBuffer, out: Array) -> None:
-        """Copy a buffer to [n, width] float32 rows, for reads after `wait` or for later `put` calls."""
+        """Copy a buffer to float32 rows [n, width], which may be read after `wait` or used in later `put`
+        calls.
+        """
         ...
 
     def publish_rows(self) -> Any:
-        """Publish the rows in `read` for `copy_published_rows` of a device that can access this one's memory.
+        """Publish the rows in `read` for `copy_published_rows` of a device that can access this memory.
 
         Called right after the upload of the rows, which do not change until `hold_rows` is called.
         """
         ...
 
     def copy_published_rows(self, published: Any, num_rows: int, width: int) -> Any:
-        """Copy [num_rows, width] float32 rows of another device to `read`; return an event for the end."""
+        """Copy float32 rows [num_rows, width] of another device to `read`; return an event for the end."""
         ...
 
     def hold_rows(self, until: Any) -> None:
-        """Delay later writes to `read` until another device's `copy_published_rows` has finished."""
+        """Delay later writes to `read` until another device's `copy_published_rows` has ended."""
         ...
 
     def wait_for_array(self, rows: Array) -> None:
         """Wait until a `put` has read an array, or a `get` has written it.
 
-        The array must start at the same address as the one in that call.
+        `rows` must start at the same address as the array in that call.
         """
         ...
 
@@ -79,7 +81,7 @@ class ChunkKernels(Protocol):
     def apply_dropout(
         self, buffer: ChunkBuffer, vertices: Array, width: int, layer: int, rate: float
     ) -> None:
-        """Apply dropout to the rows of [n] vertices, with the masks of `hyrt.nn.operators.dropout`."""
+        """Apply dropout to the rows of vertices [n], with the masks of `hyrt.nn.operators.dropout`."""
         ...
 
     def gather(
@@ -97,7 +99,7 @@ class ChunkKernels(Protocol):
         Parameters
         ----------
         layer
-            The layer; determines the row widths and the columns of the sum.
+            Index of the layer, which determines the row widths and the columns of the sum.
         edges
             The edges; their rows are rows of `accumulated`.
         row_scale, column_scale
@@ -110,13 +112,13 @@ class ChunkKernels(Protocol):
         ...
 
     def compute(self, layer: int, buffer: ChunkBuffer, vertices: Array) -> None:
-        """Compute `result` from the gathered rows of [n] vertices: the layer's products, then its dropout."""
+        """Compute `result` from the gathered rows of vertices [n]: the layer's products, then its dropout."""
         ...
 
     def compute_loss(
         self, labels: NDArray[np.int64], weights: NDArray[np.float32] | None, objective: Objective | None
     ) -> Callable[[], tuple[float, dict[str, float]]]:
-        """Compute the loss of the scores in `result`; the gradient of the scores is written to `read`.
+        """Compute the loss of the scores in `result`, and write the gradient of the scores to `read`.
 
         Parameters
         ----------
@@ -156,15 +158,15 @@ class ChunkKernels(Protocol):
         ...
 
     def flush(self) -> Callable[[], None]:
-        """Submit all calls so far; return a function that waits until they are done."""
+        """Submit all calls made so far; return a function that waits until they are done."""
         ...
 
     def gradient_sums(self) -> list[Array]:
-        """Return copies of the gradient sums since `begin_step`, in device order; called after `wait`."""
+        """Return copies of the gradient sums since `begin_step`, in device order. Call this after `wait`."""
         ...
 
     def set_gradient_sums(self, sums: Sequence[Array]) -> None:
-        """Restore gradient sums from `gradient_sums` of the same device; called after `begin_step`."""
+        """Restore gradient sums from `gradient_sums` of the same device. Call this after `begin_step`."""
         ...
 
     def wait(self) -> None:
@@ -172,22 +174,22 @@ class ChunkKernels(Protocol):
         ...
 
     def stats(self) -> ChunkStats:
-        """Return statistics since `begin_step`; called after `wait`."""
+        """Return the statistics since `begin_step`. Call this after `wait`."""
         ...
 
 
 class ErrorContext(Protocol):
-    """Factory of a context for a device's calls: `ChunkDeviceMemory.translate_errors`."""
+    """Factory of contexts for the calls of a device: `ChunkDeviceMemory.translate_errors`."""
 
     def __call__(self) -> AbstractContextManager[None]: ...
 
 
 class PeerDeviceError(Exception):
-    """Raised in a device that waits for a failed device."""
+    """Error in a device that waits for another device, which has failed."""
 
 
 class MemberDeviceError(Exception):
-    """Failure of device `member` of a group, with the exception that it raised."""
+    """Failure of device `member` of a group, with the device's exception."""
 
     def __init__(self, member: int, error: BaseException) -> None:
         super().__init__(str(error))
@@ -196,9 +198,9 @@ class MemberDeviceError(Exception):
 
 
 def run_in_threads(parts: Sequence[Callable[[], None]]) -> None:
-    """Run a function per device, each in a thread, and wait for all threads.
+    """Run one function per device, each in a separate thread, and wait for all threads.
 
-    Raises MemberDeviceError for a failed device, or DeviceOutOfMemoryError if all failed devices ran out of
+    Raises MemberDeviceError if a device fails, or DeviceOutOfMemoryError if all failed devices ran out of
     memory.
     """
     errors: dict[int, BaseException] = {}
@@ -210,7 +212,7 @@ def run_in_threads(parts: Sequence[Callable[[], None]]) -> None:
             errors[member] = error
 
     threads = [
-        # A daemon thread: a hanging device must not keep the process alive.
+        # Use daemon threads, because a hanging device must not keep the process alive.
         threading.Thread(target=run, args=(member,), name=f"hyrt.columns.{member}", daemon=True)
         for member in range(len(parts))
     ]
@@ -218,7 +220,7 @@ def run_in_threads(parts: Sequence[Callable[[], None]]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    # A device that only waited for a failed device has not failed itself.
+    # Ignore devices that only waited for a failed device.
     errors = {member: error for member, error in errors.items() if not isinstance(error, PeerDeviceError)}
     for member, error in sorted(errors.items()):
         if not isinstance(error, DeviceOutOfMemoryError):
@@ -228,7 +230,7 @@ def run_in_threads(parts: Sequence[Callable[[], None]]) -> None:
 
 
 class DeviceGroup:
-    """Group of devices that run parts of a step in a thread each; a single device runs in the calling thread.
+    """Group of devices that each run a part of the step in a thread; a single device uses the calling thread.
 
     `kernels` and `contexts` have one item per device.
     """
@@ -244,8 +246,8 @@ class DeviceGroup:
     ) -> None:
         """Run `work` on every device, with the device's index and kernels.
 
-        With several devices, `wrap` creates a context that observes failures, copies to the host are complete
-        afterwards, and errors are those of `run_in_threads`.
+        With several devices, `wrap` creates a context in which each of them works and which sees its
+        failures. Copies to the host are complete on return, and errors are the same as for `run_in_threads`.
         """
         if len(self.kernels) == 1:
             with self._entered[0]():
@@ -280,7 +282,7 @@ _NUMBERS = 1 << 24
 
 
 class PendingHalo(Protocol):
-    """Exchange of rows in progress."""
+    """Exchange of remote rows that is in progress."""
 
     @property
     def is_complete(self) -> bool:
@@ -288,78 +290,80 @@ class PendingHalo(Protocol):
         ...
 
     def wait(self) -> None:
-        """Wait until all rows have been received; called once."""
+        """Wait until all rows have been received. May be called only once."""
         ...
 
 
 class PendingHaloGradients(Protocol):
-    """Exchange of gradients with the processes that own the rows."""
+    """Exchange of gradients with the owners of the rows."""
 
     def send(self, round_index: int) -> None:
-        """Send the gradients of the rows of an exchange round; called in the order of the rounds."""
+        """Send the gradients of the rows of an exchange round. Call this for all rounds in order."""
         ...
 
     def add(self, out: Array) -> None:
-        """Wait, and add the gradients that other processes sent to `out` [n, w], in a fixed order."""
+        """Wait for the gradients from other processes, and add them to `out` [n, w] in a fixed order."""
         ...
 
 
 class RowExchange(Protocol):
-    """Halo exchange between processes, which all exchange the same matrices in the same order.
+    """Halo exchange between processes. All processes exchange the same matrices in the same order.
 
     A matrix has n rows of local vertices, followed by h rows of remote vertices. If several processes compute
-    the same rows, each has some of the edges into these rows, and their gathered sums are reduced.
+    the same rows, each process has some of the edges into these rows, and their gathered sums are reduced.
     """
 
     @property
     def num_vertices(self) -> int:
-        """Return the number of vertices of all processes."""
+        """Total number of vertices over all processes."""
         ...
 
     @property
     def vertices(self) -> Array:
-        """Return [n + h] vertex ids in the graph."""
+        """Ids of the local and then the remote vertices, [n + h]."""
         ...
 
     @property
     def rounds(self) -> Sequence[int]:
-        """Return the number of rows of each exchange; h in total."""
+        """Number of rows that each exchange round receives; h in total."""
         ...
 
     @property
     def is_replicated(self) -> bool:
-        """Return whether other processes compute the same rows, each along some of the edges."""
+        """Whether other processes compute the same rows, each along some of the edges."""
         ...
 
     @property
     def multiplies_local(self) -> bool:
-        """Return whether this process, of all processes with the same rows, has the edges from local rows."""
+        """Whether this process, of all processes with the same rows, has the edges from local rows."""
         ...
 
     def reduce_sums(self, sums: Array) -> None:
-        """Sum the gathered rows of processes that compute the same rows; all processes get the same bits."""
+        """Sum the gathered rows of the processes that compute the same rows; all of them get the
+        same bits.
+        """
         ...
 
     def broadcast_gradients(self, gradients: Array) -> None:
-        """Replace gradients of local rows by those of the process that multiplies with these rows."""
+        """Replace gradients of local rows by the gradients of the process that multiplies with these rows."""
         ...
 
     def begin(self, matrix: Array) -> PendingHalo:
-        """Start to fill the remote rows of a matrix [n + h, w]; its local rows may be read meanwhile."""
+        """Start to fill the remote rows of a matrix [n + h, w], while its local rows may be read."""
         ...
 
     def begin_backward(self, matrix: Array) -> PendingHaloGradients:
-        """Start to send the remote rows of a matrix [n + h, w] to the processes that own the rows."""
+        """Start to send the gradients of a matrix's remote rows [n + h, w] to the owners of the rows."""
         ...
 
 
 def fetch_remote_features(
     features: InputRows, width: int, exchange: RowExchange, memory: MatrixPool
 ) -> Array:
-    """Fetch [h, width] float32 features of remote vertices; a collective call of all processes."""
+    """Fetch the float32 features [h, width] of remote vertices; all processes must call this together."""
     num, num_remote = len(exchange.vertices), sum(exchange.rounds)
     features_of_remote: Array = memory.take((num_remote, width), np.float32)
-    # All processes must choose the same number.
+    # All processes must choose the same number of columns.
     columns = max(1, min(width, _NUMBERS // exchange.num_vertices))
     for first in range(0, width, columns):
         piece = np.zeros((num, min(columns, width - first)), np.float32)

@@ -13,15 +13,15 @@ from hyrt.formatting import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkStats:
-    """Statistics of a device's queues in a step."""
+    """Statistics of one device in a step."""
 
     in_bytes: int
     out_bytes: int
-    """`in_bytes` and `out_bytes`: bytes copied to the device, and from it."""
+    """Bytes copied from the device; `in_bytes` are the bytes copied to it."""
     copy_s: float = 0.0
     compute_s: float = 0.0
     hidden_s: float = 0.0
-    """`copy_s`, `compute_s`, `hidden_s`: time of copies, computation, and both at once; 0 if not measured."""
+    """Overlap of copies (`copy_s`) and computation (`compute_s`) in seconds; all are 0 if not measured."""
 
     @classmethod
     def from_spans(
@@ -31,7 +31,7 @@ class ChunkStats:
         copied: Iterable[tuple[float, float]],
         computed: Iterable[tuple[float, float]],
     ) -> ChunkStats:
-        """Build the statistics from the start and end times, in seconds, of all copies and computations."""
+        """Build the statistics from the start and end times of all copies and computations, in seconds."""
         copy_spans, compute_spans = merge_spans(copied), merge_spans(computed)
         return cls(
             in_bytes=in_bytes,
@@ -47,19 +47,19 @@ class ChunkedStep:
     """Statistics of a chunked full-graph step."""
 
     intervals: int
-    """P: number of vertex intervals."""
+    """Number P of vertex intervals."""
     vertices: int
-    """Vertices of the longest interval; the others have at most one less."""
+    """Number of vertices of the longest interval; other intervals have at most one less."""
     in_bytes: int
     out_bytes: int
-    """`in_bytes` and `out_bytes`: bytes copied to the device, and from it."""
+    """Bytes copied from the devices; `in_bytes` are the bytes copied to them."""
     host_bytes: int
-    """Bytes of state offloaded to the host."""
+    """Bytes of intermediate matrices that are kept on the host."""
     file_bytes: int
-    """The part of `host_bytes` that is in files."""
+    """Part of `host_bytes` that is in files."""
     copy_s: float = 0.0
     compute_s: float = 0.0
-    """`copy_s` and `compute_s`: time of copies and of computation; 0 if not measured."""
+    """Time of computation in seconds, 0 if not measured; `copy_s` is the time of copies."""
     hidden_s: float = 0.0
     """Time during which copies and computation overlapped."""
     reads: int = 0
@@ -67,13 +67,14 @@ class ChunkedStep:
     filtered: int = 0
     spared_bytes: int = 0
     filter_s: float = 0.0
-    """Row uploads for chunks: number, bytes, number filtered by the host, bytes saved, and filter time."""
+    """Time to select rows on the host, after counters of row uploads: number, bytes, filtered, bytes saved.
+    """
     handed_bytes: int = 0
-    """Bytes of rows that a device copied from another device instead of from the host."""
+    """Bytes of rows that devices copied from another device instead of from the host."""
     devices: int = 1
     """Number of devices that computed columns."""
     step_s: float = 0.0
-    """Wall time of the step, including work of the host."""
+    """Wall time of the step, including the work on the host."""
     by_device: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Fields of `ChunkStats` by device name."""
 
@@ -83,7 +84,7 @@ class ChunkedStep:
 
 
 def describe_chunks(figures: Mapping[str, Any]) -> str:
-    """Summarize in one line the chunks of a graph, and the copied and offloaded data."""
+    """Describe in one line the chunks of a graph, and the copied and offloaded bytes."""
     num = int(figures["intervals"])
     copies = f"{format_bytes(figures['in_bytes'])} in and {format_bytes(figures['out_bytes'])} out per step"
     if not figures["in_bytes"]:

@@ -1,4 +1,4 @@
-"""Loop backend that keeps matrices on the host and a few chunks of rows on one or several devices."""
+"""Loop backend that keeps matrices on the host and only a few chunks of rows on one or several devices."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ from hyrt.runtime.workers import Workers
 
 Array = NDArray[Any]
 
-# Cached edge sets: all edges and those into the targets, in both directions.
+# Maximum number of cached edge sets: all edges and the edges into the targets, in both directions.
 _MAX_CACHED = 4
 
 
 @dataclass(slots=True)
 class _CachedEdges:
-    """Edges in chunks; the source arrays must stay alive because the cache key is their identity."""
+    """Edges in chunks, with the source arrays, which must stay alive because their ids are the cache key."""
 
     edges: Edges
     chunks: EdgeChunks | None
-    """None if all edges are one chunk."""
+    """Chunks of the edges; None if all edges are one chunk."""
     numbers: dict[str, Array] = field(default_factory=dict)
-    """[E] edge numbers in chunk order, by near end: a symmetric graph has the same edges for both ends."""
+    """Edge numbers in chunk order, [E], by near end: a symmetric graph has the same edges at both ends."""
 
 
 LoopMember = LoopDevice | HostLoops
-"""Runs loops: a device, or a team of host threads on rows in host memory."""
+"""Device, or team of host threads, that runs loops."""
 
 
 class ChunkedLoops:
     """`hyrt.nn.fused.loop_backend.LoopBackend` of one or several devices (NeuGraph, section 3.1).
 
-    Near rows are accumulated, far rows are read. In the forward pass, destinations are near, and chunks are
-    read column by column; for gradients of sources, row by row. Accumulated rows that do not stay on the
-    device are written back to the host.
+    Near rows are accumulated, and far rows are read. In the forward pass, destinations are near, and chunks
+    are processed column by column; for gradients of sources, row by row. Accumulated rows that do not stay on
+    the device are written back to the host.
 
-    Each of several devices computes intervals of near rows, assigned by its relative speed in `shares`
-    (section 3.3). No two devices write the same row; totals over all rows are summed in the order of the
-    devices. `budget` limits the host memory of the chunked edges.
+    If there are several devices, each one computes some intervals of near rows, in proportion to its relative
+    speed in `shares` (section 3.3). No two devices write the same row. Totals over all rows are summed in the
+    order of the devices. `budget` limits the host memory of the chunked edges.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class ChunkedLoops:
         self._options = options
         self._budget = budget
         self._host = MatrixPool(budget)
-        # With fewer intervals, some devices would be idle.
+        # With fewer intervals, some devices would have no work.
         self._min_intervals = min_parts_for_speeds(self._shares)
         self._cached: dict[tuple[int, ...], _CachedEdges] = {}
-        # Edges and row bytes that fit in `_min_intervals` intervals.
+        # Edge sets, with bytes per row, for which `_min_intervals` intervals are known to fit.
         self._fits: set[tuple[tuple[int, ...], tuple[int, int]]] = set()
         self._rows = 0
-        # Bytes copied to each device and from it, by device name.
+        # Bytes copied to and from each device, by device name.
         self._copied: dict[str, tuple[int, int]] = {}
         self.reset_stats()
         self.num: int | None = None
@@ -119,7 +119,7 @@ class ChunkedLoops:
                     raise
                 self._grow(2 * num)
             finally:
-                # Free the loop's allocations even after an error.
+                # Free the loop's memory even after an error.
                 for device, run in zip(self._devices, runs, strict=True):
                     device.release()
                     in_bytes, out_bytes = self._copied.get(device.name, (0, 0))
@@ -168,7 +168,7 @@ class ChunkedLoops:
 
     @property
     def min_intervals(self) -> int:
-        """Return the minimum number of intervals of the longer end; it grows if memory runs out."""
+        """Minimum number of intervals of the longer end, which grows if memory runs out."""
         return self._min_intervals
 
     def raise_min_intervals(self, num: int) -> None:
@@ -186,8 +186,7 @@ class ChunkedLoops:
     def step_stats(self, host_bytes: int, file_bytes: int) -> ChunkedStep | None:
         """Return the statistics of the loops since `reset_stats`; None if there were none.
 
-        `host_bytes` and `file_bytes` are the bytes of the model's rows on the host, and the part of them in
-        files.
+        `host_bytes` are the bytes of the model's rows on the host, of which `file_bytes` are in files.
         """
         if self.num is None or not self._rows:
             return None
@@ -217,7 +216,7 @@ class ChunkedLoops:
             device.release()
 
     def _grow(self, num: int) -> None:
-        """Cut into more intervals from now on."""
+        """Use at least `num` intervals from now on."""
         self._min_intervals = num
         self._cached.clear()
         self._fits.clear()
@@ -242,7 +241,7 @@ class ChunkedLoops:
         return self._cached[key]
 
     def _numbers(self, run: LoopRun, cached: _CachedEdges) -> Array | None:
-        """Return the edge numbers in chunk order, if loops read rows of edges."""
+        """Return the edge numbers in chunk order if loops read rows of edges."""
         if cached.chunks is None or not run.reads_edges:
             return run.edges.numbers
         if run.near not in cached.numbers:
@@ -251,7 +250,7 @@ class ChunkedLoops:
         return cached.numbers[run.near]
 
     def _choose(self, runs: Sequence[LoopRun], key: tuple[int, ...]) -> None:
-        """Choose the number of intervals: as configured, or the smallest that has fitted so far."""
+        """Choose the number of intervals: as configured, or the smallest that fits, given the minimum."""
         run, requested = runs[0], self._options.num
         if key in self._cached and (key, run.row_bytes) in self._fits:
             return
@@ -274,5 +273,5 @@ class ChunkedLoops:
 
 
 def _sum(terms: Sequence[Array]) -> Array:
-    """Sum numbers of several devices in device order."""
+    """Sum the totals of several devices in device order."""
     return reduce(np.add, terms)

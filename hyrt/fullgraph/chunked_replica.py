@@ -1,4 +1,4 @@
-"""Full-graph step on devices that hold a few chunks of the graph at a time."""
+"""Full-graph step on devices that hold only a few chunks of the graph at a time."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ _FLOAT = np.dtype(np.float32)
 class ChunkedReplica:
     """Computation of a model and its gradients over a graph, chunk by chunk (NeuGraph, section 3.1).
 
-    The state of a layer is its gathered rows. They are offloaded to the host, where their gradient overwrites
-    the same memory; the rows in between are recomputed in the backward pass. The last layer is computed only
-    at the targets, which have separate intervals. The first layer's gather of features without dropout is
-    computed once and cached. If there are several devices, each one computes some of the columns; all
+    The only saved state of a layer is its gathered rows. They are offloaded to the host, where their gradient
+    later overwrites them; all other rows are recomputed in the backward pass. The last layer is computed only
+    at the targets, which have separate intervals. If features are not dropped out, the first layer's gather
+    is computed once and cached. If there are several devices, each one computes some of the columns, and all
     matrices are on the host.
 
     If other processes have some of the vertices, the halo exchange of a layer's rows overlaps with the chunks
-    of local rows; chunks of remote rows follow. In the backward pass, gradients of remote rows are computed
-    first and sent while gradients of local rows are computed. The order of the sums does not depend on
-    timing. If several processes compute the same rows, each along some of the edges (1.5D), the host sums
-    their gathered rows before the dense stage.
+    of local rows, after which the chunks of remote rows are computed. In the backward pass, gradients of
+    remote rows are computed first and sent while gradients of local rows are computed. The order of the sums
+    does not depend on timing. If several processes compute the same rows, each along some of the edges
+    (1.5D), the host sums their gathered rows before the dense stage.
 
     `inputs` are the features of all local vertices, or the first layer's gather of the features. `grid` is
-    cut by `ChunkGrid.build` for the sorted `targets` [n] of every step. `shares` are the relative speeds of
-    the devices, and `limits` their useful fractions below which only useful rows are copied for a chunk.
-    Devices forward rows to each other in the order of `relays`. Filters and relays are used only if the
-    accumulated rows stay on the device.
+    the result of `ChunkGrid.build` for the sorted `targets` [n] of every step. `shares` are the relative
+    speeds of the devices, and `limits` are their filter limits: if the fraction of rows that a chunk needs is
+    smaller, only these rows are copied. Devices forward rows to each other in the order of `relays`. Filters
+    and relays are used only if the accumulated rows stay on the device.
     """
 
     def __init__(
@@ -91,16 +91,16 @@ class ChunkedReplica:
         self._multiplies_local = self._exchange is None or self._exchange.multiplies_local
         self._numbers = full_graph.vertices if self._exchange is None else self._exchange.vertices
         """Vertex ids of all rows that are read."""
-        # Columns of each device: of the vertices, and of the targets.
+        # Columns that each device computes, for vertices and for targets.
         self._columns: dict[RowIntervals, list[list[int]]] = {
             cut: assign_columns(cut.num, tuple(shares)) for cut in (grid.vertices, grid.targets)
         }
         self._rounds = _assign_rounds(grid.sources, tuple(shares))
-        """Intervals of remote rows whose gradients each device computes, per exchange."""
+        """Intervals of remote rows whose gradients each device computes, for each exchange round."""
         self._aggregated = inputs.values.numpy() if isinstance(inputs, AggregatedFeatures) else None
         assert self._aggregated is None or self._exchange is None
         self._features = None if self._aggregated is not None else InputRows(inputs, _FLOAT)
-        # Targets sorted by vertex.
+        # Positions of the targets, sorted by vertex.
         self._sorted = np.argsort(targets, kind="stable")
         cut = grid.sources
         filters: dict[str, Any] = {
@@ -128,13 +128,13 @@ class ChunkedReplica:
         )
         widest = max(max(self._input_width(i), self._widths(i)[0]) for i in range(len(model.layers)))
         self.readers = [RowReader(max_selected * widest, memory) for _ in shares]
-        """The row reader of each device."""
+        """Row reader of each device."""
         self._chains = [chain for chain in relays if len(chain) > 1]
-        # Forwarded rows, by layer and direction.
+        # Chunks whose rows another device forwards, by layer and direction.
         self._forwarded: dict[tuple[int, bool], dict[ChunkIndex, ChunkIndex]] = {}
         self._first: Array | None = None
         self._remote: Array | None = None
-        """[h, features] of remote vertices, while they are needed."""
+        """Features of remote vertices, [h, features], while they are needed."""
 
     @property
     def num_passes(self) -> int:
@@ -146,9 +146,9 @@ class ChunkedReplica:
     ) -> tuple[float, dict[str, float]]:
         """Compute a step and return its loss sum and counts; the kernels hold the gradient sums.
 
-        `batch` has the labels and weights of the constructor's targets; its blocks determine seed and step.
-        `objective` is None if the devices compute the loss of plain classification. The step resumes from
-        `progress`, which writes no checkpoints if other processes have vertices.
+        `batch` has the labels and weights of the targets that were passed to the constructor; its blocks
+        determine seed and step. `objective` is None if the devices compute the loss of plain classification.
+        The step resumes from `progress`, which writes no checkpoints if vertices are distributed.
         """
         group.run(lambda _, kernels: kernels.begin_step(batch.blocks[0].seed, batch.blocks[0].step))
         for reader in self.readers:
@@ -183,12 +183,12 @@ class ChunkedReplica:
         return sum((loss for loss, _ in totals), 0.0), sum_counts([counts for _, counts in totals])
 
     def _widths(self, i: int) -> tuple[int, int]:
-        """Return the number of columns of layer i's gathered rows, and of its output rows."""
+        """Return the widths of layer i's gathered rows and of its output rows."""
         products = self._model.layers[i].products
         return products[0].weight.shape[1], products[-1].weight.shape[0]
 
     def _input_width(self, i: int) -> int:
-        """Return the number of columns of layer i's input rows."""
+        """Return the width of layer i's input rows."""
         return input_width(self._model.layers[i])
 
     def _limits(self, of_devices: Sequence[float]) -> dict[RowIntervals, list[float]]:
@@ -220,14 +220,14 @@ class ChunkedReplica:
     def _forward(
         self, together: DeviceGroup, i: int, rows: Array | None, made: Array, progress: StepProgress
     ) -> Array:
-        """Compute layer i, before the last, at all vertices and return its gathered rows."""
+        """Compute layer i, which is not the last, at all vertices, and return its gathered rows."""
         cut = self.grid.vertices
         if i == 0 and self._caches_first_gather:
             ready = self._aggregated if self._first is None else self._first
             if ready is not None:
                 self._first = ready
                 if ready is not self._aggregated:
-                    # A process that resumes this step does not have this matrix.
+                    # A process that resumes this step would otherwise lack this matrix.
                     progress.matrices[_gathered_name(i)] = ready
                 progress.run(
                     *(together, self._columns[cut], DeviceRelay),
@@ -264,7 +264,7 @@ class ChunkedReplica:
 
     @property
     def _caches_first_gather(self) -> bool:
-        """Return whether the first layer's gather of the features is cached between steps."""
+        """Whether the first layer's gather of the features is cached between steps."""
         return not self._model.input_dropout and len(self._model.layers) > 1
 
     def _compute(self, kernels: ChunkKernels, i: int, place: ChunkBuffer, j: int, made: Array) -> None:
@@ -285,7 +285,7 @@ class ChunkedReplica:
         j: int,
         useful: Array | None,
     ) -> None:
-        """Upload the rows of an interval that layer i reads, or only the `useful` ones."""
+        """Upload the rows of an interval that layer i reads, or only the `useful` rows."""
         cut = self.grid.sources
         if rows is not None:
             reader.read(kernels, _part(rows, cut, j), useful)
@@ -361,10 +361,10 @@ class ChunkedReplica:
     ) -> None:
         """Sum the rows that layer i gathers at its destinations.
 
-        `rows` [sources, width] are the input rows (None: the features); their remote rows are filled in.
-        `moved` [destinations, width] are offloaded partial sums (None: all sums stay on the device); if other
-        processes add to the sums, it holds the complete sums at the end. `done` is called with an interval
-        when its sums are complete.
+        `rows` [sources, width] are the input rows, or None for the features; the remote rows are filled in.
+        `moved` [destinations, width] receives offloaded partial sums, or is None if all sums stay on the
+        device; if other processes add to the sums, it has the complete sums at the end. `done` is called with
+        each interval whose sums are complete.
         """
         local, every = range(self.grid.vertices.num), range(self.grid.sources.num)
         cut = self._edges(i).destinations
@@ -396,7 +396,7 @@ class ChunkedReplica:
             assert moved is not None
 
             def local_chunks(member: int, kernels: ChunkKernels) -> None:
-                """Process chunks of local rows while the exchange is in progress."""
+                """Process the chunks of local rows during the exchange."""
                 for j in columns[member]:
                     if exchange.is_complete:
                         break
@@ -435,7 +435,7 @@ class ChunkedReplica:
         cut: RowIntervals,
         done: Callable[[ChunkKernels, int], None],
     ) -> None:
-        """Reduce sums [destinations, width] over processes, and call `done` with each interval."""
+        """Reduce the sums [destinations, width] over processes, and call `done` with each interval."""
         assert self._exchange is not None
         together.wait()
         self._exchange.reduce_sums(sums)
@@ -449,7 +449,7 @@ class ChunkedReplica:
         together.run(compute)
 
     def _start_exchange(self, together: DeviceGroup, rows: Array | None) -> PendingHalo | None:
-        """Start the exchange of remote rows; None if there are none or they are cached."""
+        """Start the exchange of remote rows; return None if there are none or they are cached."""
         if self._exchange is None:
             return None
         if rows is not None:
@@ -463,7 +463,7 @@ class ChunkedReplica:
 
     @property
     def _swaps_sums(self) -> bool:
-        """Return whether accumulated rows are swapped between host and device."""
+        """Whether accumulated rows are swapped between host and device."""
         return self._order == "row-column"
 
     def _backward(
@@ -532,7 +532,7 @@ class ChunkedReplica:
     def _chain(
         self, i: int, columns: Sequence[Sequence[int]], reads: Sequence[int], *, backward: bool
     ) -> DeviceRelay:
-        """Return the relay of a pass of layer i; empty if rows change after their upload."""
+        """Return the relay for a pass of layer i; empty if rows change after their upload."""
         changes = self._model.input_dropout > 0 and i == 0
         if not self._chains or self._swaps_sums or changes or self._exchange is not None:
             return DeviceRelay()
@@ -559,12 +559,12 @@ class ChunkedReplica:
         begins: bool = True,
         ends: bool = True,
     ) -> None:
-        """Process the chunks of layer i: intervals `columns` are accumulated, and intervals `reads` are read.
+        """Process the chunks of layer i: accumulate the intervals `columns`, and read the intervals `reads`.
 
         `read` uploads the rows of an interval, or some of them; `chained` copies them from another device
-        instead, and forwards them. `done` is called with an interval when its sums are complete on the
-        device, and may overwrite the buffer `read`. Unless `begins`, the sums start from their offloaded part
-        in `moved` [rows, width]; unless `ends`, they are written back to it.
+        instead, and forwards them. `done` is called with each interval whose sums are complete on the device,
+        and may overwrite the buffer `read`. Unless `begins`, the sums start from the partial sums in `moved`
+        [rows, width]; unless `ends`, they are written back there.
         """
         edges, aggregation = self._edges(i), self._model.layers[i].aggregation
         accumulated, others = (
@@ -574,7 +574,7 @@ class ChunkedReplica:
         if not backward:
             width, read_width = read_width, width
         if not reads:
-            # No rows are read if this process has no targets.
+            # There are no rows to read if this process has no targets.
             for column in columns:
                 kernels.clear("accumulated", accumulated.length(column), width)
                 done(column)
@@ -624,7 +624,7 @@ class ChunkedReplica:
 
 
 def _assign_rounds(sources: RowIntervals, shares: tuple[float, ...]) -> list[list[list[int]]]:
-    """Assign the intervals of remote rows to devices, per exchange."""
+    """Assign the intervals of remote rows to devices, for each exchange round."""
     if isinstance(sources, Intervals):
         return []
     rounds = []
@@ -640,21 +640,21 @@ def _part(matrix: Array, cut: RowIntervals, i: int) -> Array:
 
 
 def _name(layer: int, accumulated: int, read: int, *, backward: bool) -> str:
-    """Return the trace label of a chunk: source and destination interval, counted from 1."""
+    """Return the trace label of a chunk, with the numbers of its source and destination intervals from 1."""
     source, destination = (accumulated, read) if backward else (read, accumulated)
     return f"layer {layer + 1}{' back' if backward else ''}, chunk {source + 1} → {destination + 1}"
 
 
 def _interval_name(layer: int, rows: str, i: int, cut: RowIntervals, *, backward: bool = False) -> str:
-    """Return the trace label of work on the rows of interval i, counted from 1."""
+    """Return the trace label of work on the rows of interval i, with numbers from 1."""
     return f"layer {layer + 1}{' back' if backward else ''}, {rows} {i + 1} of {cut.num}"
 
 
 def _rows_name(layer: int) -> str:
-    """Return the checkpoint name of the input rows of a layer, counted from 0."""
+    """Return the checkpoint name of the input rows of a layer; `layer` counts from 0."""
     return f"rows of layer {layer + 1}"
 
 
 def _gathered_name(layer: int) -> str:
-    """Return the checkpoint name of the gathered rows of a layer, counted from 0, or of their gradient."""
+    """Return the checkpoint name of a layer's gathered rows or their gradient; `layer` counts from 0."""
     return f"gathered by layer {layer + 1}"

@@ -32,20 +32,20 @@ from hyrt.nn.layer import AggregatedFeatures
 from hyrt.objective import Objective
 from hyrt.sampling.minibatch import MiniBatch
 
-# Large enough for a stable rate; the copy takes milliseconds.
+# Size of the measured copy: large enough for a stable rate, and copied within milliseconds.
 _MAX_BYTES = 16 << 20
 _REPEATS = 3
 
 
 def measure_filter_limit(kernels: ChunkKernels, num_rows: int, width: int) -> float:
-    """Measure copy rates for [num_rows, width] rows, and return the useful fraction below which to filter.
+    """Measure copy rates for rows [num_rows, width]; return the needed fraction below which to filter.
 
-    The limit is computed by `hyrt_perfmodel.chunk_schedule.filter_threshold`. The contents of the
-    buffer `read` are overwritten.
+    `hyrt_perfmodel.chunk_schedule.filter_threshold` computes this limit. The contents of the buffer `read`
+    are overwritten.
     """
     num = max(1, min(num_rows, _MAX_BYTES // (4 * width)))
     rows = np.ones((num, width), np.float32)
-    # Half of the rows, ascending like the useful rows of a chunk.
+    # Half of the rows, in ascending order like the rows that a chunk needs.
     chosen = np.sort(np.random.default_rng(0).permutation(num)[: -(-num // 2)])
     out = np.empty((len(chosen), width), np.float32)
 
@@ -61,7 +61,7 @@ def measure_filter_limit(kernels: ChunkKernels, num_rows: int, width: int) -> fl
 
 
 def _fastest_s(work: Callable[[], object]) -> float:
-    """Return the fastest of several runs in seconds, after a warm-up run."""
+    """Return the duration of the fastest of several runs in seconds, after a warm-up run."""
     times_s = []
     for _ in range(1 + _REPEATS):
         started = time.perf_counter()
@@ -71,7 +71,7 @@ def _fastest_s(work: Callable[[], object]) -> float:
 
 
 class ChunkDeviceMemory(Protocol):
-    """Memory of a device for chunks."""
+    """Device memory for chunks."""
 
     name: str
     """Device name, for messages."""
@@ -79,7 +79,7 @@ class ChunkDeviceMemory(Protocol):
     """Whether the device reads host memory in place."""
 
     def free_bytes(self) -> int:
-        """Return the bytes that chunks may take while none is allocated."""
+        """Return the bytes that chunks may use, while no chunks are allocated."""
         ...
 
     def can_access(self, other: ChunkDeviceMemory) -> bool:
@@ -87,7 +87,7 @@ class ChunkDeviceMemory(Protocol):
         ...
 
     def needed_bytes(self, chunks: ChunkSizes) -> int:
-        """Return the bytes that chunks of these sizes take; increases with the sizes."""
+        """Return the bytes that chunks of these sizes need, which increase with the sizes."""
         ...
 
     def allocate(self, chunks: ChunkSizes) -> ChunkKernels:
@@ -95,19 +95,19 @@ class ChunkDeviceMemory(Protocol):
         ...
 
     def translate_errors(self) -> AbstractContextManager[None]:
-        """Return a context for calls from any thread that converts out-of-memory errors of the driver.
+        """Return a context in which out-of-memory errors of the driver become DeviceOutOfMemoryError.
 
-        These become DeviceOutOfMemoryError.
+        It can be used for calls from any thread.
         """
         ...
 
     def release(self) -> None:
-        """Free the memory once the device has finished using it; idempotent."""
+        """Free the memory once the device has finished using it. May be called several times."""
         ...
 
 
 class ChunkedTrainer:
-    """Cuts the graph of the first step so that its chunks fit, and computes that step and the following ones.
+    """Trainer that divides the graph of the first step into chunks that fit, and computes all steps.
 
     Parameters
     ----------
@@ -141,14 +141,14 @@ class ChunkedTrainer:
         self._options = options
         self._budget = budget
         self._host = MatrixPool(budget)
-        # With fewer intervals, some devices would be idle.
+        # With fewer intervals, some devices would have no work.
         self._min_intervals = min_parts_for_speeds(tuple(shares))
         self._limits: list[float] = []
         self._ready: tuple[ChunkedReplica, DeviceGroup] | None = None
         self._step_s = 0.0
 
     def step_stats(self) -> ChunkedStep:
-        """Return the statistics of the last step."""
+        """Statistics of the last step."""
         assert self._ready is not None
         (chunked, together), host = self._ready, self._host
         stats, readers = [kernels.stats() for kernels in together.kernels], chunked.readers
@@ -176,13 +176,13 @@ class ChunkedTrainer:
 
     @property
     def num(self) -> int | None:
-        """Return the number of vertex intervals; None before the first step."""
+        """Number of vertex intervals; None before the first step."""
         return None if self._ready is None else self._ready[0].grid.vertices.num
 
     def run(self, batch: MiniBatch, objective: Objective | None) -> tuple[float, dict[str, float]]:
         """Compute a step and return its loss sum and counts; the kernels hold the gradient sums.
 
-        If the device has less memory than it reports, the step is retried with smaller chunks.
+        If the device has less memory than it reported, the step is retried with smaller chunks.
 
         Parameters
         ----------
@@ -236,7 +236,7 @@ class ChunkedTrainer:
     def release(self) -> None:
         """Free all memory, on the device and on the host."""
         self._ready = None
-        # Start a new pool: after a failed step, matrices may not have been returned to the old one.
+        # Start with a new pool, because a failed step may not have returned its matrices to the old one.
         self._host = MatrixPool(self._budget)
         for memory in self._memories:
             memory.release()
@@ -260,7 +260,7 @@ class ChunkedTrainer:
         return chunked, DeviceGroup(kernels, [memory.translate_errors for memory in self._memories])
 
     def _limit(self, memory: ChunkDeviceMemory, kernels: ChunkKernels, sizes: ChunkSizes) -> float:
-        """Return the row filter threshold of a device: below this used fraction, only the used rows are
+        """Return a device's row filter limit: if a chunk needs a smaller fraction of rows, only these are
         copied.
         """
         if self._options.filter_below is not None:
@@ -283,9 +283,10 @@ class ChunkedTrainer:
         }
 
     def _grid(self, batch: MiniBatch, checkpoint: StepCheckpoint | None = None) -> ChunkGrid:
-        """Cut vertices and targets as requested, or into the fewest intervals that fit and use all devices.
+        """Divide vertices and targets as configured, or into the fewest intervals that use all devices and
+        fit.
 
-        A checkpointed step is cut as before if that fits.
+        The grid of a step that resumes from a checkpoint is unchanged if it fits.
         """
         graph, topology = batch.full_graph, None if batch.full_graph is None else batch.full_graph.topology
         assert graph is not None
@@ -326,7 +327,7 @@ class ChunkedTrainer:
 
 
 def _describe_model(model: ModelDescription) -> list[Any]:
-    """Describe the computation of a model as plain JSON values."""
+    """Describe the computations of a model as plain JSON values."""
     layers = [
         [
             repr(layer.aggregation),

@@ -1,4 +1,4 @@
-"""Column passes of a chunked step over several devices: row uploads, relays between devices (NeuGraph,
+"""Passes of a chunked step over columns on several devices: row uploads, relays between devices (NeuGraph,
 section 3.3), and progress that can be interrupted and resumed.
 """
 
@@ -26,10 +26,10 @@ Array = NDArray[Any]
 
 
 class RowReader:
-    """Uploads rows to one device, and counts filtered uploads.
+    """Reader that uploads rows to one device, and counts uploads and filtered uploads.
 
-    Useful rows of a chunk, at most `max_values` numbers, are gathered into two alternating buffers: one is
-    filled while the other is copied.
+    If a chunk needs only some rows, these are gathered into one of two buffers of `max_values` values each:
+    one buffer is filled while the other one is copied.
     """
 
     def __init__(self, max_values: int, memory: MatrixPool) -> None:
@@ -39,9 +39,11 @@ class RowReader:
         self.filtered = 0
         self.spared_bytes = 0
         self.filter_s = 0.0
-        """Since `reset`: number and bytes of uploads, number filtered, bytes saved, and filter time."""
+        """Time to select rows, after counters of row uploads since `reset`: number, bytes, filtered, bytes
+        saved.
+        """
         self.handed_bytes = 0
-        """Bytes that other devices forwarded since `reset`."""
+        """Bytes that other devices have forwarded since `reset`."""
 
     def reset(self) -> None:
         """Reset the counters."""
@@ -51,7 +53,7 @@ class RowReader:
     def read(self, kernels: ChunkKernels, rows: Array, selected: Array | None) -> None:
         """Upload the `rows` [n, width] of an interval to the buffer `read`, or only the rows `selected` [m].
 
-        If all rows are uploaded, they must be float32.
+        Unless `selected` is given, the rows must be float32.
         """
         self.reads += 1
         if selected is None:
@@ -66,7 +68,7 @@ class RowReader:
         started = time.perf_counter()
         out = buffer[: len(selected) * width].reshape(len(selected), width)
         if rows.dtype == out.dtype:
-            # In any other mode, numpy gathers into a temporary array first.
+            # In any other mode, numpy first gathers into a temporary array.
             np.take(rows, selected, axis=0, out=out, mode="clip")
         else:
             out[:] = rows[selected]
@@ -78,14 +80,14 @@ class RowReader:
 
 
 ChunkIndex = tuple[int, int]
-"""Chunk index: the accumulated interval, which one device computes, and the interval that is read."""
+"""Index of a chunk: the accumulated interval, which one device computes, and the interval that is read."""
 
 
 def build_relays(count: int, can_access: Callable[[int, int], bool]) -> tuple[tuple[int, ...], ...]:
     """Group `count` devices into relays, in their order, and return the devices of each relay.
 
     `can_access` returns whether the first of two devices can copy directly from the memory of the second. A
-    device that can access no other forms a relay alone.
+    device that cannot access any other device forms a relay alone.
     """
     relays: list[list[int]] = []
     for device in range(count):
@@ -105,10 +107,10 @@ def plan_forwarding(
 ) -> dict[ChunkIndex, ChunkIndex]:
     """Choose the chunks whose rows are copied from another device, and map each one to its source chunk.
 
-    The devices of a relay compute their first columns at the same time, then their second ones. Of the
-    devices that need an interval, the first copies it from the host, and each other one from its predecessor.
-    `columns` are the accumulated intervals of each device, and `reads` the intervals that are read for each
-    column; `needs` returns whether a column reads all rows of an interval.
+    All devices of a relay compute their first columns at the same time, then their second columns, and so on.
+    Of the devices that need an interval, the first one copies it from the host, and each other one copies it
+    from its predecessor. `columns` are the accumulated intervals of each device, and `reads` the intervals
+    that are read for each column; `needs` returns whether a column reads all rows of an interval.
     """
     sources: dict[ChunkIndex, ChunkIndex] = {}
     for round_columns in zip_longest(*(columns[device] for device in devices)):
@@ -121,10 +123,10 @@ def plan_forwarding(
 
 @dataclass(slots=True)
 class DeviceRelay:
-    """Rendezvous of devices that exchange rows in a pass; one per pass.
+    """Rendezvous of the devices that forward rows to each other in one pass.
 
-    All devices read in the same order, and none waits for a later read. A deadlock is therefore possible only
-    if a device fails, which `part` reports to the others.
+    All devices read in the same order, and no device waits for a later read. A deadlock is therefore possible
+    only if a device fails, which `part` reports to the other devices.
     """
 
     sources: Mapping[ChunkIndex, ChunkIndex] = field(default_factory=dict)
@@ -136,7 +138,7 @@ class DeviceRelay:
 
     @contextmanager
     def part(self) -> Iterator[None]:
-        """Run a device's part; if it fails, wake the devices that wait for it."""
+        """Run a device's part of the pass; if it fails, wake the devices that wait for it."""
         try:
             yield
         except BaseException:
@@ -146,7 +148,7 @@ class DeviceRelay:
             raise
 
     def publish(self, chunk: ChunkIndex, rows: Any) -> None:
-        """Publish the rows that were read for a chunk."""
+        """Publish the rows that this device has read for a chunk."""
         self._put(self._offers, chunk, rows)
 
     def wait_for_rows(self, chunk: ChunkIndex) -> Any:
@@ -158,7 +160,7 @@ class DeviceRelay:
         self._put(self._taken, chunk, end)
 
     def wait_for_copy(self, chunk: ChunkIndex) -> Any:
-        """Wait until the copy of published rows has started, and return the event for its end."""
+        """Wait until the copy of published rows has started; return the event that marks its end."""
         return self._wait(self._taken, chunk)
 
     def _put(self, board: dict[ChunkIndex, Any], place: ChunkIndex, value: Any) -> None:
@@ -175,9 +177,8 @@ class DeviceRelay:
 
 
 class RelayedRows:
-    """Rows of one device: from the host or from its predecessor, and published for its successor.
-
-    `reader` counts forwarded bytes.
+    """Reader of one device's rows from the host or its predecessor, which publishes them for its
+    successor.
     """
 
     def __init__(self, relay: DeviceRelay, kernels: ChunkKernels, reader: RowReader) -> None:
@@ -188,7 +189,7 @@ class RelayedRows:
         self._offered: ChunkIndex | None = None
 
     def fetch(self, chunk: ChunkIndex, read: Callable[[], None], num_rows: int, width: int) -> None:
-        """Bring the rows [num_rows, width] of a chunk into the device; `read` copies them from the host."""
+        """Copy the rows [num_rows, width] of a chunk to the device; `read` copies them from the host."""
         self.wait_until_copied()
         source = self._chain.sources.get(chunk)
         if source is None:
@@ -203,32 +204,32 @@ class RelayedRows:
             self._offered = chunk
 
     def wait_until_copied(self) -> None:
-        """Delay writes to the device's buffer `read` until its successor has copied the rows."""
+        """Delay later writes to the device's buffer `read` until its successor has copied the rows."""
         if self._offered is not None:
             self._kernels.hold_rows(self._chain.wait_for_copy(self._offered))
             self._offered = None
 
 
-# Enqueue this many columns ahead: the device stays busy, and a stopped run loses little work.
+# Number of columns to enqueue ahead: the device stays busy, and a run that stops loses little work.
 _AHEAD = 1
 
 
 class DeviceSync(Protocol):
-    """Synchronization of devices in a pass."""
+    """Synchronization of several devices in a pass."""
 
     def part(self) -> AbstractContextManager[None]:
-        """Return a context for a device's work."""
+        """Return a context for the work of a device."""
         ...
 
 
 class StepProgress:
-    """Counts the columns of a step's passes, and saves checkpoints.
+    """Progress of a step in passes and their columns, which is saved in checkpoints.
 
-    Devices compute their first columns at the same time, then their second ones. Devices may wait for each
-    other within such a round, but never for a later one. All devices therefore pause after the last round
-    that any device has started. Without a `checkpointer`, devices do not wait between columns.
+    All devices compute their first columns together, then their second columns, and so on. Devices may wait
+    for each other within such a round, but never for a later round. All devices therefore pause after the
+    last round that any device has started. Without a `checkpointer`, devices do not wait between columns.
 
-    `plan` are the inputs that determine passes and columns, as plain JSON values. The step resumes from
+    `plan` has the inputs that determine passes and columns, as plain JSON values. The step resumes from
     `checkpoint` if there is one.
     """
 
@@ -248,7 +249,7 @@ class StepProgress:
         self._number = 0
         self._lock = threading.Lock()
         self.losses: dict[int, Callable[[], LossTotals]] = {}
-        """Functions by target interval that return its loss and counts once all work is done."""
+        """Functions, by target interval, that return the loss and counts once all work is done."""
         self.matrices: dict[str, Array] = {}
         """Host matrices that later passes need."""
         self._begin_pass()
@@ -258,8 +259,8 @@ class StepProgress:
         self._begin_part()
 
     def _begin_part(self) -> None:
-        """Continue after the completed columns."""
-        # Last column that each device has started, and the last one that any may start.
+        """Start, or continue after the completed columns."""
+        # Last column that each device has started, and the last column that any device may start.
         self._started = [done - 1 for done in self._done]
         self._first = max(self._done)
         self._last: int | None = None
@@ -273,12 +274,12 @@ class StepProgress:
         *,
         by_column: bool = True,
     ) -> None:
-        """Run a pass, or the rest of it; the passes of a step are always in the same order.
+        """Run a pass, or the rest of it. The passes of a step always have the same order.
 
-        `columns` are the columns of each device, in its order. `make_sync` creates the synchronization of the
-        devices, and is called again after a pause. `work` is called per device with its index, its kernels,
-        its columns and the synchronization. Unless `by_column`, the pass can only pause at its end. Raises
-        StepInterrupted, after saving the completed part, if the step must stop.
+        `columns` has the columns of each device, in the order of its work. `make_sync` creates
+        the synchronization of the devices, and is called again after a pause. `work` is called per device
+        with its index, its kernels, its columns and the synchronization. Unless `by_column`, the pass can
+        pause only at its end. Raises StepInterrupted, after saving the completed part, if the step must stop.
         """
         if self._checkpoint is not None:
             if self._number < self._checkpoint.position.number:
@@ -328,7 +329,7 @@ class StepProgress:
 
     def _may_begin(self, member: int, k: int, keeper: StepCheckpointer) -> bool:
         with self._lock:
-            # Complete at least one column after a pause, even if a checkpoint is due.
+            # Complete at least one column after each pause, even if a checkpoint is due.
             if self._last is None and max(self._started) >= self._first and keeper.is_due:
                 self._last = max(self._started)
             if self._last is not None and k > self._last:
@@ -373,5 +374,5 @@ class StepProgress:
 
 
 def _identity(totals: LossTotals) -> LossTotals:
-    """Return its argument (the restored loss of an interval)."""
+    """Return the argument, which is the restored loss of an interval."""
     return totals

@@ -1,4 +1,4 @@
-"""Forward pass over a full graph."""
+"""Forward pass of a model over a full graph."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hyrt.sampling.minibatch import FullGraph
 Array = NDArray[Any]
 
 COLUMNS_PER_COPY = 32
-"""Number of feature columns that are copied from a file at a time."""
+"""Number of feature columns to copy from a file at a time."""
 
 
 StageResult = tuple[tuple[torch.Tensor | None, Rows | None], tuple[torch.Tensor, ...]]
@@ -39,10 +39,10 @@ StageResult = tuple[tuple[torch.Tensor | None, Rows | None], tuple[torch.Tensor,
 
 
 class FullGraphForward:
-    """Matrices of a model over a full graph, and its forward pass.
+    """Forward pass of a model over a full graph, with the model's matrices.
 
-    In a distributed run, `graph` has the edges into the local vertices, and `features` are those of the local
-    vertices. `budget` limits the host memory of the matrices (None: no limit).
+    In a distributed run, `graph` has the edges into the local vertices, and `features` are the features of
+    the local vertices. `budget` limits the host memory of the matrices (None: no limit).
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class FullGraphForward:
         self.plan = plan
         self.num_vertices = len(graph.rows)
         self.num_sources = graph.topology.num_vertices
-        """Number of message rows, for local and remote vertices."""
+        """Number of message rows, which are those of local and remote vertices."""
         self.memory = MatrixPool(budget)
         self.features = features
         self.gatherings: list[GatherOp] = [
@@ -64,15 +64,15 @@ class FullGraphForward:
             else graph.gather_ops.build_gather_op(parts.gather, plan.dtype, layer)
             for layer, parts in enumerate(plan.parts, 1)
         ]
-        # Check once: isinstance() of a runtime protocol is slow.
+        # Check this once, because isinstance() of a runtime protocol is slow.
         self.fused_backwards = [each if isinstance(each, FusedBackward) else None for each in self.gatherings]
         self.vertices = graph.vertices
-        """[n] vertex ids, which key the dropout masks."""
+        """Vertex ids, which key the dropout masks, [n]."""
         # Operators inside a chunk run in the thread that computes the chunk.
         self._alone = Workers(1, "chunk", pool=BufferPool())
         self._first: Array | None = None
         self._computed: dict[tuple[int, int], StageResult] = {}
-        """Saved results, by stage index and first row."""
+        """Saved results of stages, by stage index and first row."""
 
     def run_chunks(self, work: Chunk, count: int, workers: Workers) -> None:
         """Call `work(start, stop)` for chunks of `count` rows, each computed by one thread.
@@ -84,7 +84,7 @@ class FullGraphForward:
                 work(0, count)
             return
 
-        @functools.wraps(work)  # Traces label parallel work with the function's name.
+        @functools.wraps(work)  # Traces label parallel work with the name of the function.
         def alone(start: int, stop: int) -> None:
             with use_workers(self._alone):
                 work(start, stop)
@@ -103,13 +103,13 @@ class FullGraphForward:
     ) -> tuple[torch.Tensor | None, Rows | None]:
         """Return the inputs of a stage for a range of vertices, as views of the matrices.
 
-        If `requires_grad` is set, tensors whose gradient is needed require gradients.
+        With `requires_grad`, tensors whose gradient is needed require gradients.
         """
         rows: Rows | None = None
         if layer is not None and layer.self_rows is not None:
             rows = torch.from_numpy(layer.self_rows[start:stop]).requires_grad_(requires_grad)
         elif layer is None or stage.reads_self:
-            # Only the stages before and after the first gather read these features.
+            # These features are read only by the stages before and after the first gather.
             vertices = self.vertices[start:stop]
             rows = dropout_features(stage.model, self.features.read_range(start, stop), vertices, masks)
         if layer is None:
@@ -126,10 +126,10 @@ class FullGraphForward:
         save_for_backward: bool,
         progress: HostStepProgress | None = None,
     ) -> list[GatherResult]:
-        """Run the gathers and stages up to the last gather, which is limited to `destinations` if given.
+        """Run the gathers and stages up to the last gather, which is limited to `destinations` unless None.
 
-        `save_for_backward` is set if a backward pass follows; otherwise only the last returned layer is
-        valid. The step resumes from `progress`.
+        Without `save_for_backward`, no backward pass can follow, and only the last returned layer is valid.
+        The step resumes from `progress`.
         """
         plan, progress = self.plan, HostStepProgress() if progress is None else progress
         state, restore = progress.state, functools.partial(self.restore, progress, destinations)
@@ -160,7 +160,7 @@ class FullGraphForward:
     def restore(
         self, progress: HostStepProgress, destinations: DestinationSubset | None, checkpoint: StepCheckpoint
     ) -> None:
-        """Restore the state of a step from a checkpoint; its last layer gathers at `destinations`."""
+        """Restore the state of a step from a checkpoint. The last layer gathers at `destinations`."""
         arrays, state = CheckpointedArrays.read(checkpoint, self.memory.take), progress.state
         last = len(self.plan.parts) - 1
         for i, (values, takes_gradient, messages, others, self_rows) in enumerate(arrays.layers):
@@ -179,7 +179,7 @@ class FullGraphForward:
         masks: DropoutKey | None,
         workers: Workers,
     ) -> GatherResult:
-        """Return the inputs of the last stage at the targets: gathered rows, and input rows of the layer."""
+        """Return the inputs of the last stage at the targets: gathered rows, and input rows of its layer."""
         self_rows, stage = layer.self_rows, self.plan.stages[-1]
         vertices = np.arange(self.num_vertices) if destinations is None else destinations.vertices
         if self_rows is not None:
@@ -201,7 +201,7 @@ class FullGraphForward:
                 self.memory.release(matrix)
 
     def _sorted(self, stage: DenseStage, made: tuple[Array, ...]) -> tuple[Array | None, tuple[Array, ...]]:
-        """Split the outputs of a stage into rows for the stage after the next gather, and messages."""
+        """Split the outputs of a stage into messages, and rows for the stage after the next gather."""
         assert stage.after is not None
         if not stage.carries_rows:
             return None, made
@@ -261,14 +261,15 @@ class FullGraphForward:
             )
 
     def _gather_first(self, workers: Workers) -> Array:
-        """Return [V, f] gathered features of the first layer, which are computed once and cached."""
+        """Return the gathered features of the first layer, [V, f], which are computed once and cached."""
         if self._first is None:
             width = self.plan.parts[0].gathered_width
             first = self.memory.take((self.num_vertices, width), self.plan.dtype)
             gathering, features = self.gatherings[0], self.features
             with name_loops("layer 1"):
                 if features.is_mapped:
-                    # Copy some columns at a time: the whole matrix or a copy of it may exceed memory.
+                    # Copy only some columns at a time: the whole matrix or a copy of it may not fit in
+                    # memory.
                     some = self.memory.take(
                         (self.num_vertices, min(width, COLUMNS_PER_COPY)), self.plan.dtype
                     )
@@ -293,13 +294,13 @@ class FullGraphForward:
         *,
         requires_grad: bool,
     ) -> StageResult:
-        """Run a stage on a range of rows; the outputs can be differentiated if `requires_grad` is set."""
+        """Run a stage on a range of rows. With `requires_grad`, its outputs can be differentiated."""
         with torch.set_grad_enabled(requires_grad):
             inputs = self.stage_inputs(stage, layer, start, stop, masks, requires_grad=requires_grad)
             return inputs, stage(*inputs, self.vertices[start:stop], masks)
 
     def pop_saved_result(self, stage: DenseStage, start: int) -> StageResult | None:
-        """Remove and return the saved result of the rows from `start` on; None if it was not saved."""
+        """Remove and return the saved result of the rows from `start` on, or None if it was not saved."""
         return self._computed.pop((stage.index, start), None)
 
     def _apply(

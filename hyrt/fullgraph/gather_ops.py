@@ -1,4 +1,4 @@
-"""Gather operations along the edges of a full graph, forward and backward."""
+"""Gather operations along the edges of a full graph, with their backward passes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from hyrt.runtime.workers import Workers
 Array = NDArray[Any]
 Arrays = tuple[Array, ...]
 
-# Rows that are scaled at a time, and the column count from which torch scales faster than numpy.
+# Number of rows to scale at a time, and the number of columns from which torch scales faster than numpy.
 _GRAIN = 8192
 _WIDE = 16
 
@@ -50,32 +50,32 @@ class GatherResult:
     """Output of a layer's gather, with the tensors that its backward pass needs."""
 
     values: Array
-    """[n, width] gathered rows; overwritten with their gradient in the backward pass."""
+    """Gathered rows, [n, width]; overwritten with their gradient in the backward pass."""
     needs_gradient: bool
     """Whether the gradient of `values` is needed."""
     messages: tuple[Array, ...] = ()
     saved: tuple[Array, ...] = ()
     save_for_backward: Callable[[int, Array, Array], None] | None = None
-    """Called with the first row, the rows from it on and their gradient, before the rows are overwritten."""
+    """Callback with a first row, the rows from it on and their gradient, before the rows are overwritten."""
     self_rows: Array | None = None
-    """[V, in] input rows of the layer, if the next stage reads them; overwritten with their gradient."""
+    """Input rows of the layer, [V, in], if the next stage reads them; overwritten with their gradient."""
 
 
 class GatherOp(Protocol):
-    """Combines the messages of a layer along all edges, forward and backward."""
+    """Operation that combines the messages of a layer along all edges, forward and backward."""
 
     @property
     def reads_messages_in_backward(self) -> bool:
-        """Return whether `backward` reads the messages."""
+        """Whether `backward` reads the messages."""
         ...
 
     @property
     def parameters(self) -> tuple[torch.nn.Parameter, ...]:
-        """Return the parameters of the layer that edges read."""
+        """Layer parameters that the edge functions read."""
         ...
 
     def forward(self, messages: Arrays, out: Array, context: GatherContext) -> Arrays:
-        """Gather at all vertices, or at a subset.
+        """Gather at all vertices or at a subset.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class GatherOp(Protocol):
     def backward(
         self, messages: Arrays, saved: Arrays, grad: Array, out: Arrays, context: GatherContext
     ) -> Sequence[torch.Tensor]:
-        """Compute the gradients of the messages, and return those of `parameters`.
+        """Compute the gradients of the messages, and return the gradients of `parameters`.
 
         Parameters
         ----------
@@ -115,9 +115,9 @@ class GatherOp(Protocol):
 
 @runtime_checkable
 class FusedBackward(Protocol):
-    """Gather whose `backward` needs values computed from its output together with the output's gradient.
+    """Gather whose `backward` needs values that are computed from its output and the output's gradient.
 
-    The gradient overwrites the output a few rows at a time; `save_for_backward` is called before.
+    The gradient overwrites the output a few rows at a time, and `save_for_backward` is called before this.
     """
 
     def save_for_backward(
@@ -128,7 +128,7 @@ class FusedBackward(Protocol):
         start: int,
         output: Array, grad: Array,
     ) -> None:  # fmt: skip
-        """Save consecutive rows of the data that `backward` needs, in any thread.
+        """Save consecutive rows of the data that `backward` needs. May be called in any thread.
 
         Parameters
         ----------
@@ -142,16 +142,16 @@ class FusedBackward(Protocol):
         ...
 
     def releasable(self, saved: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Return the saved matrices that `backward` does not read after all calls of `save_for_backward`."""
+        """Return the saved matrices that `backward` does not read after `save_for_backward`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LinearGatherOp:
-    """Weighted sums of source rows with scales at both ends: sum, mean and GCN normalisation.
+    """Weighted sums of source rows with scales at both ends: sum, mean and GCN normalization.
 
-    The scales are fused into the sums and cost |V| numbers each, without a factor per edge (GraphPy, section
-    6.1) unless edges have weights. The transpose reads edge weights in place, by edge number.
+    The scales are fused into the sums and need |V| numbers each instead of a factor per edge (GraphPy,
+    section 6.1); edge weights are the exception. The transpose reads edge weights in place, by edge number.
     """
 
     topology: Topology
@@ -159,7 +159,7 @@ class LinearGatherOp:
     source_scale: Array | None
     self_scale: Array | None
     weights: Array | None = None
-    """[E] float32 edge weights; None if all are one."""
+    """Edge weights, [E] float32; None if all are one."""
     reads_messages_in_backward: bool = False
     parameters: tuple[torch.nn.Parameter, ...] = ()
 
@@ -167,7 +167,7 @@ class LinearGatherOp:
     def from_aggregation(
         cls, aggregation: Aggregation, topology: Topology, dtype: np.dtype[Any]
     ) -> LinearGatherOp:
-        """Build the gather of an aggregation."""
+        """Build the gather operation of an aggregation."""
         weights = topology.edge_weights if aggregation.weighted else None
         degrees = topology.in_degrees if weights is None else topology.weighted_degrees
         one = dtype.type(1)
@@ -205,7 +205,7 @@ class LinearGatherOp:
     def backward(
         self, messages: Arrays, saved: Arrays, grad: Array, out: Arrays, context: GatherContext
     ) -> Sequence[torch.Tensor]:
-        # In the transpose, row scales become source scales and vice versa.
+        # In the transpose, row scales become source scales, and vice versa.
         row, self_scale, at, workers = self.row_scale, self.self_scale, context.destinations, context.workers
         if at is not None:
             row = None if row is None else row[at.vertices]
@@ -246,9 +246,9 @@ class LinearGatherOp:
 def scale_rows(rows: Array, factors: Array, self_scale: Array | None, workers: Workers) -> Array | None:
     """Scale `rows` [n, w] by `factors` [n] in place.
 
-    Scaling once per row is cheaper: reading a factor for each edge costs half as much as reading the row.
-    `self_scale` [n] applies to self loops of unscaled rows (None: no self loops); return the one for scaled
-    rows.
+    Scaling once per row is cheaper than per edge, since reading a factor for each edge costs half as much as
+    reading the row. `self_scale` [n] applies to the self-loops of unscaled rows, or is None without
+    self-loops; return the `self_scale` for scaled rows.
     """
 
     def scale(start: int, stop: int) -> None:
@@ -264,14 +264,14 @@ def scale_rows(rows: Array, factors: Array, self_scale: Array | None, workers: W
 
 @dataclass(frozen=True, slots=True)
 class AttentionGatherOp:
-    """Sums of source rows weighted by attention, self loop included; no array has a row per edge."""
+    """Sums of source rows weighted by attention, including self-loops; no array has a row per edge."""
 
     topology: Topology
     attention: AttentionSum
     layer: int
-    """1..L."""
+    """Number of the layer, 1..L."""
     vertices: Array | None = None
-    """[V] vertex ids that key the dropout masks; row numbers by default."""
+    """Vertex ids that key the dropout masks, [V]; row indices by default."""
     reads_messages_in_backward: bool = True
     parameters: tuple[torch.nn.Parameter, ...] = ()
 
@@ -365,7 +365,7 @@ class AttentionGatherOp:
 
 @dataclass(frozen=True, slots=True)
 class MaxGatherOp:
-    """Column-wise maximum over the source rows; the gradient of a tie goes to its first source."""
+    """Column-wise maximum over the source rows; in a tie, the first source gets the gradient."""
 
     topology: Topology
     reads_messages_in_backward: bool = False
@@ -401,10 +401,10 @@ class MaxGatherOp:
 def build_gather_op(
     spec: GatherSpec, topology: Topology, dtype: np.dtype[Any], layer: int, vertices: Array | None = None
 ) -> GatherOp:
-    """Build the gather of layer `layer` (1..L) over all edges of a topology.
+    """Build the gather operation of layer `layer` (1..L) over all edges of a topology.
 
-    `vertices` [V] are the ids that key the dropout masks; row numbers by default. If a device runs the loops
-    of the calling thread, it also runs the loops of this gather.
+    `vertices` [V] are the ids that key the dropout masks; row indices by default. If a device runs the edge
+    loops of the calling thread, it also runs the loops of this operation.
     """
     if isinstance(spec, SagaGather):
         return SagaGatherOp(spec, topology, dtype)

@@ -22,7 +22,7 @@ _RANGE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
 
 
 class MmapRows:
-    """Consecutive rows of a memory-mapped matrix; dropped pages are read again on the next access.
+    """Consecutive rows of a memory-mapped matrix; dropped pages are read again at the next access.
 
     `values` [V, f] is a matrix for which `find_mmap` returns a map.
     """
@@ -35,7 +35,7 @@ class MmapRows:
         self._at = values.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
 
     def drop_pages(self, start: int, stop: int) -> None:
-        """Drop the whole pages of a range of rows from memory."""
+        """Drop all pages from memory that lie entirely within a range of rows."""
         first = -(-(self._at + start * self._row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
         last = (self._at + stop * self._row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first:
@@ -45,8 +45,8 @@ class MmapRows:
 def find_mmap(values: NDArray[Any]) -> mmap.mmap | None:
     """Return the memory map behind an array, if the map has no modified pages.
 
-    Modified pages of a private map exist only in memory and would be lost. None if there is no map, if it has
-    modified pages, or if the system does not report modified pages.
+    Modified pages of a private map exist only in memory and would be lost. Returns None if there is no map,
+    if it has modified pages, or if the system cannot report modified pages.
     """
     base: Any = values
     while isinstance(base, np.ndarray | memoryview):
@@ -58,7 +58,7 @@ def find_mmap(values: NDArray[Any]) -> mmap.mmap | None:
 
 
 def _written_bytes(start: int, stop: int) -> int | None:
-    """Return the modified bytes of the pages in an address range; None if the system cannot report it."""
+    """Return the modified bytes in the pages of an address range; None if unknown."""
     try:
         lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -78,9 +78,9 @@ _GRAIN = 8192
 
 
 class InputRows:
-    """Features of all vertices.
+    """Features of all vertices, as the first layer reads them.
 
-    `rows` [V, f] have the form of the inputs of a full-graph mini-batch; they are converted to `dtype`.
+    `rows` [V, f] are the inputs of a full-graph mini-batch. Rows that are read are converted to `dtype`.
     """
 
     def __init__(self, rows: InPlaceFeatures | SparseRows | torch.Tensor, dtype: np.dtype[Any]) -> None:
@@ -92,7 +92,7 @@ class InputRows:
 
     @property
     def is_mapped(self) -> bool:
-        """Return whether the rows are memory-mapped and their pages can be dropped: see `find_mmap`."""
+        """Whether the rows are memory-mapped and their pages can be dropped: see `find_mmap`."""
         return self._dense is not None and find_mmap(self._dense) is not None
 
     def as_matrix(self) -> Array:
@@ -123,7 +123,7 @@ class InputRows:
     def read_range(self, start: int, stop: int) -> torch.Tensor | SparseRows:
         """Return consecutive rows in `dtype`."""
         if self._sparse is None:
-            # Copy read-only memory, such as a mapped file: torch warns about it.
+            # Copy read-only memory, such as a mapped file, because torch warns about it.
             values = np.require(self._values(start, stop), self._dtype, ["C", "W"])
             return torch.from_numpy(values)
         return SparseRows(
@@ -134,7 +134,7 @@ class InputRows:
         )
 
     def read_stored_range(self, start: int, stop: int) -> Array:
-        """Return [n, f] consecutive rows as numbers of the stored dtype; dense rows in place."""
+        """Return consecutive rows [n, f] in the stored dtype; dense rows in place."""
         if self._sparse is None:
             return self._values(start, stop)
         part = self.read_range(start, stop)
@@ -152,7 +152,7 @@ class InputRows:
         return SparseRows.from_features(all_rows.take(vertices, workers))
 
     def _values(self, start: int = 0, stop: int | None = None) -> Array:
-        """Return rows as numbers."""
+        """Return a range of rows as dense values."""
         assert self._dense is not None
         return to_numpy_dtype(self._dense[start:stop])
 

@@ -1,4 +1,4 @@
-"""Intervals of vertices, the processing order of the chunks between intervals, and the chunk options."""
+"""Intervals of vertices, processing orders of the chunks between intervals, and chunk options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Intervals:
 
     num_rows: int
     num: int
-    """From 1 to `num_rows`, so that no interval is empty; 0 if there are no rows."""
+    """Number of intervals, from 1 to `num_rows` so that none is empty; 0 if there are no rows."""
 
     def __post_init__(self) -> None:
         if not min(1, self.num_rows) <= self.num <= self.num_rows:
@@ -26,7 +26,7 @@ class Intervals:
             )
 
     def range(self, i: int) -> tuple[int, int]:
-        """Return the first row of interval i, and the one after its last."""
+        """Return the first row of interval i, and the first row after it."""
         return i * self.num_rows // self.num, (i + 1) * self.num_rows // self.num
 
     def length(self, i: int) -> int:
@@ -36,21 +36,21 @@ class Intervals:
 
     @property
     def longest(self) -> int:
-        """Return the number of rows of the longest interval; 0 if there is none."""
+        """Number of rows of the longest interval; 0 if there are no intervals."""
         return -(-self.num_rows // max(self.num, 1))
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """Return [num + 1] int64, the first row of each interval and the number of rows."""
+        """First row of each interval, and the total number of rows at the end, [num + 1] int64."""
         return np.arange(self.num + 1, dtype=np.int64) * self.num_rows // max(self.num, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedIntervals:
-    """Intervals of consecutive groups of rows; no interval spans two groups."""
+    """Intervals of consecutive groups of rows, none of which spans two groups."""
 
     groups: tuple[Intervals, ...]
-    """At least one group; groups after the first may be empty."""
+    """Intervals of each group. There is at least one group; groups after the first may be empty."""
 
     @classmethod
     def build(cls, first: Intervals, counts: Sequence[int]) -> GroupedIntervals:
@@ -72,7 +72,7 @@ class GroupedIntervals:
         return range(first, first + self.groups[number].num)
 
     def range(self, i: int) -> tuple[int, int]:
-        """Return the first row of interval i, and the one after its last."""
+        """Return the first row of interval i, and the first row after it."""
         rows = 0
         for group in self.groups:
             if i < group.num:
@@ -89,19 +89,19 @@ class GroupedIntervals:
 
     @property
     def longest(self) -> int:
-        """Return the number of rows of the longest interval."""
+        """Number of rows of the longest interval."""
         return max(group.longest for group in self.groups)
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """Return [num + 1] int64, the first row of each interval and the number of rows."""
+        """First row of each interval, and the total number of rows at the end, [num + 1] int64."""
         rows = np.cumsum([0, *(group.num_rows for group in self.groups)])
         starts = [group.starts[:-1] + first for group, first in zip(self.groups, rows, strict=False)]
         return np.concatenate([*starts, rows[-1:]])
 
 
 RowIntervals = Intervals | GroupedIntervals
-"""A division of rows into intervals."""
+"""Division of rows into intervals."""
 
 
 ChunkOrder = Literal["column-row", "row-column"]
@@ -123,13 +123,13 @@ class ChunkStep:
     accumulated: int
     read: int
     is_first: bool
-    """Whether nothing was added to `accumulated` before."""
+    """Whether nothing has been added to `accumulated` before this chunk."""
     is_last: bool
-    """Whether nothing will be added to it afterwards."""
+    """Whether nothing will be added to `accumulated` after this chunk."""
 
 
 def iterate_chunks(accumulated: Iterable[int], read: Sequence[int], order: ChunkOrder) -> Iterator[ChunkStep]:
-    """Iterate over all chunks between the intervals `accumulated` and `read`, each once.
+    """Iterate once over all chunks between the intervals `accumulated` and `read`.
 
     `order` determines which intervals stay on the device; `row-column` iterates over `accumulated`
     repeatedly.
@@ -149,10 +149,12 @@ class ChunkOptions:
     """Settings of chunked full-graph training."""
 
     num: int = 0
-    """Number of vertex intervals, at most one per vertex; 0 is the smallest number that fits the device."""
+    """Number of vertex intervals, at most one per vertex; 0 selects the smallest number that fits."""
     order: ChunkOrder = "column-row"
-    """Order in which chunks are processed."""
+    """Order in which the chunks are processed."""
     in_flight: int = 0
-    """Chunks on the device at once; 1 disables overlap, and 0 chooses 1 if in place, otherwise 2."""
+    """Maximum number of chunks on the device; 0 selects 1 (no overlap) if rows are read in place, otherwise
+    2.
+    """
     filter_below: float | None = None
-    """Useful fraction below which only useful rows are copied (0: never; None: by measured rates)."""
+    """Needed fraction of rows below which only these rows are copied; 0: never; None: measure copy rates."""

@@ -1,4 +1,4 @@
-"""Chunks of the edges along which a layer gathers, with scale factors and the rows that each chunk reads."""
+"""Chunks of the edges along which a layer gathers, with their scales and the rows that each chunk reads."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class SelectiveRows:
-    """Rows that are copied for each chunk of edges (NeuGraph, section 3.2, selective scheduling)."""
+    """Rows that are copied for each chunk of edges (selective scheduling of NeuGraph, section 3.2)."""
 
     columns: int
     """Number of intervals that are read."""
     starts: NDArray[np.int64]
-    """[chunks + 1] first row of each chunk; a chunk without rows is not filtered."""
+    """First entry of each chunk in `ids`, [chunks + 1]; a chunk without entries is not filtered."""
     ids: NDArray[np.int32]
-    """Row numbers within the interval, ascending."""
+    """Row numbers within the interval, in ascending order."""
 
     @classmethod
     def select(
@@ -42,9 +42,9 @@ class SelectiveRows:
     ) -> SelectiveRows:
         """Choose the chunks whose rows are filtered, and renumber their columns in place to match.
 
-        `limits` are, per interval of the chunk rows, the useful fractions below which rows are filtered (0:
-        never). `self_columns` returns the columns that a chunk reads, by row and column interval, in addition
-        to those of its edges.
+        `limits` has a filter limit for each row interval: rows are filtered if the fraction that a chunk
+        needs is smaller (0: never). `self_columns` returns the columns that a chunk, given by its row and
+        column intervals, reads in addition to the columns of its edges.
         """
 
         def used(i: int, j: int) -> NDArray[np.bool_]:
@@ -70,33 +70,33 @@ class SelectiveRows:
         return selected
 
     def chunk_rows(self, row: int, column: int) -> NDArray[np.int32] | None:
-        """Return the useful rows of interval `column` for interval `row`; None if all are copied."""
+        """Return the rows of interval `column` that are copied for interval `row`; None if all are copied."""
         first, last = self.starts[row * self.columns + column : row * self.columns + column + 2]
         return self.ids[first:last] if last > first else None
 
     @property
     def max_rows(self) -> int:
-        """Return the maximum number of rows of a filtered chunk; 0 if no chunk is filtered."""
+        """Maximum number of rows of a filtered chunk; 0 if no chunk is filtered."""
         return int(np.diff(self.starts).max(initial=0))
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledChunk:
-    """A chunk, and the scales of its rows and columns; None if all are 1."""
+    """Chunk with the scales of its rows and columns; scales are None if all are 1."""
 
     edges: EdgeChunk
     row_scale: Array | None
     column_scale: Array | None
     selected: Array | None
-    """Rows of the interval to which column numbers refer; None for all rows."""
+    """Rows of the interval to which the column numbers of the chunk refer; None for all rows."""
 
 
 class LayerEdges:
-    """Edges into all vertices, or into a subset, in chunks of both directions.
+    """Edges into all vertices or into a subset, in chunks for both directions.
 
-    `chosen` [destinations.num_rows] are the destinations, ascending (None: all vertices). `limits` are, per
-    cut, the useful fractions per interval below which rows are filtered. With `reads_self`, destinations also
-    read their input rows.
+    `chosen` [destinations.num_rows] are the destinations in ascending order, or None for all vertices.
+    `limits` has the filter limits of the accumulated intervals, by the division of rows: see
+    `SelectiveRows.select`. With `reads_self`, destinations also read their input rows.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class LayerEdges:
         self.destinations = destinations
         self.sources = sources
         self.vertices: Array = full_graph.rows if chosen is None else chosen
-        """[n] destinations, ascending."""
+        """Destinations in ascending order, [n]."""
         self._whole = full_graph
         self._chosen = chosen
         self._memory = memory
@@ -141,7 +141,7 @@ class LayerEdges:
 
     @property
     def max_selected_rows(self) -> int:
-        """Return the maximum number of rows of a filtered chunk; 0 if no chunk is filtered."""
+        """Maximum number of rows of a filtered chunk; 0 if no chunk is filtered."""
         return max(self._selected.max_rows, self._selected_backward.max_rows)
 
     def chunk(
@@ -149,7 +149,7 @@ class LayerEdges:
     ) -> ScaledChunk | None:
         """Return the edges between two intervals with the scales of `aggregation`; None if there are none.
 
-        Accumulated rows are destinations, and rows that are read are sources; in the backward pass, the
+        In the forward pass, destinations are accumulated and sources are read; in the backward pass, the
         reverse.
         """
         chunks = self._backward if backward else self._forward
@@ -169,9 +169,9 @@ class LayerEdges:
     def self_edges(
         self, accumulated: int, read: int, aggregation: Aggregation, *, backward: bool
     ) -> ScaledChunk | None:
-        """Return a self loop for each destination that is in both intervals; parameters as for `chunk`.
+        """Return a self-loop for each destination that is in both intervals; parameters are as for `chunk`.
 
-        None if there are none, or if the aggregation has no self path.
+        Returns None if there are none, or if the aggregation has no self path.
         """
         if aggregation.self_path == "none" or not self._reads_self:
             return None
@@ -194,14 +194,14 @@ class LayerEdges:
     def reads_all_rows(
         self, accumulated: int, read: int, aggregation: Aggregation, *, backward: bool
     ) -> bool:
-        """Return whether a chunk reads all rows of its interval; parameters as for `chunk`."""
+        """Return whether a chunk reads all rows of its interval; parameters are as for `chunk`."""
         if self._rows(accumulated, read, backward=backward) is not None:
             return False
         chunks = self.chunk, self.self_edges
         return any(each(accumulated, read, aggregation, backward=backward) is not None for each in chunks)
 
     def _self_ends(self, accumulated: int, read: int, *, backward: bool) -> tuple[Array, Array]:
-        """Return the positions of the common vertices, in the accumulated interval and in the read one."""
+        """Return the positions of the common vertices in the accumulated and in the read interval."""
         destination, source = (read, accumulated) if backward else (accumulated, read)
         first, last = self.sources.range(source)
         inside = self.vertices[slice(*self.destinations.range(destination))]

@@ -1,4 +1,4 @@
-"""Devices and host threads that run edge loops, and the grid of chunks that fits their memory."""
+"""Devices and host threads that run edge loops, and the choice of a chunk grid that fits their memory."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from hyrt.nn.fused.edge_loop import EdgeLoop, Edges
 from hyrt.runtime.workers import Workers
 
 TraceCallback = Callable[[str, list[tuple[str, int, int]]], None]
-"""Called with a track and its spans: name, and start and end in nanoseconds."""
+"""Callback with the name of a trace track and its spans: name, start and end in nanoseconds."""
 
 
 class HostLoops:
-    """Team of host threads among the devices that run loops; `name` is the device that owns the team."""
+    """Team of host threads that runs loops like a device; `name` is the device to which the team belongs."""
 
     def __init__(self, name: str, workers: Workers) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class HostLoops:
 
     @contextmanager
     def record_loop(self, label: str) -> Iterator[None]:
-        """Record a loop over an interval of rows, with its trace label."""
+        """Record a loop over an interval of rows under a trace label."""
         started = time.perf_counter_ns()
         yield
         ended = time.perf_counter_ns()
@@ -55,7 +55,7 @@ class HostLoops:
             self.on_trace("compute", [(label, started, ended)])
 
     def stats(self) -> ChunkStats:
-        """Return the statistics since `reset_stats`; nothing is copied."""
+        """Return the statistics since `reset_stats`. Nothing is copied on the host."""
         return ChunkStats.from_spans(0, 0, [], self._ran)
 
 
@@ -64,38 +64,38 @@ DeviceArray = Any
 
 
 class LoopDevice(Protocol):
-    """Memory and queue of a device; all calls take effect in order."""
+    """Memory and queue of a device. All calls take effect in order."""
 
     name: str
     """Device name, for messages."""
     reads_in_place: bool
-    """Whether `put` does not copy arrays that loops only read."""
+    """Whether `put` avoids copies of arrays that loops only read."""
 
     def free_bytes(self) -> int:
-        """Return the bytes that loops may take while none is allocated."""
+        """Return the bytes that loops may use, while nothing is allocated."""
         ...
 
     def put(self, array: Array, *, writes: bool = False) -> DeviceArray:
-        """Upload a C-contiguous array, which must not change until `finish`. Raises DeviceOutOfMemoryError.
+        """Upload a C-contiguous array, which must not change until `finish`.
 
-        Writes of loops to the device array never reach the host array.
+        If loops write to the device array, the host array does not change. Raises DeviceOutOfMemoryError.
         """
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> DeviceArray:
-        """Allocate an uninitialised array. Raises DeviceOutOfMemoryError."""
+        """Allocate an uninitialized array. Raises DeviceOutOfMemoryError."""
         ...
 
     def get(self, held: DeviceArray, out: Array) -> None:
-        """Copy to a C-contiguous array, which is complete after `finish`."""
+        """Copy a device array to a C-contiguous array, which is complete after `finish`."""
         ...
 
     def release_arrays(self, held: Iterable[DeviceArray]) -> None:
-        """Release arrays for later calls in the queue."""
+        """Release arrays, so that later calls in the queue can reuse their memory."""
         ...
 
     def num_totals(self, loop: EdgeLoop, num_rows: int) -> int:
-        """Return the number of partial sums per total over `num_rows` rows."""
+        """Return the number of partial sums for each total over `num_rows` rows."""
         ...
 
     def launch(
@@ -105,7 +105,7 @@ class LoopDevice(Protocol):
         ...
 
     def set_trace_label(self, work: str) -> None:
-        """Label the following calls in a trace; empty for no label."""
+        """Set the trace label of the calls that follow; an empty string removes it."""
         ...
 
     def reset_stats(self) -> None:
@@ -113,11 +113,11 @@ class LoopDevice(Protocol):
         ...
 
     def report_trace(self) -> None:
-        """Report the work since the last call to the device's trace; called after `finish`."""
+        """Add the work since the last call to the device's trace. Call this after `finish`."""
         ...
 
     def stats(self) -> ChunkStats:
-        """Return the times from `reset_stats` to the last `report_trace`; loops count copied bytes."""
+        """Return the times from `reset_stats` to the last `report_trace`; loops count the copied bytes."""
         ...
 
     def translate_errors(self) -> AbstractContextManager[None]:
@@ -129,7 +129,7 @@ class LoopDevice(Protocol):
         ...
 
     def release(self) -> None:
-        """Free all memory when it is no longer in use; idempotent."""
+        """Free all memory once it is no longer in use. May be called several times."""
         ...
 
 
@@ -138,29 +138,29 @@ class LoopGridSizes:
     """Maximum sizes of the chunks of a grid."""
 
     near: int
-    """Accumulated rows per interval."""
+    """Number of accumulated rows per interval."""
     far: int
-    """Read rows per interval."""
+    """Number of rows that are read per interval."""
     edges: int
-    """Edges per chunk."""
+    """Number of edges per chunk."""
 
 
 @dataclass(frozen=True)
 class LoopEdges:
-    """Edges of a loop by near row, without masked edges."""
+    """Edges of a loop, grouped by near row, without masked edges."""
 
     indptr: Array
     columns: Array
     chosen: Array | None
-    """Near rows; all by default."""
+    """Near rows of the edges; None for all rows."""
     numbers: Array | None
-    """[E] edge numbers by destination; consecutive by default."""
+    """Edge numbers in the order of destinations, [E]; None if they are consecutive."""
     num_near: int
     num_far: int
 
     @classmethod
     def from_edges(cls, edges: Edges, num_far: int) -> LoopEdges:
-        """Build from the edges of a loop; `num_far` is the number of rows (or positions) of the far end."""
+        """Build from the edges of a loop. `num_far` is the number of rows (or positions) of the far end."""
         indptr, columns, numbers = edges.indptr, edges.columns, edges.numbers
         if edges.positions is not None:
             places = edges.positions[columns]
@@ -178,7 +178,9 @@ class LoopEdges:
         return int((self.indptr[self.chosen + 1] - self.indptr[self.chosen]).sum(dtype=np.int64))
 
     def intervals(self, num: int) -> tuple[Intervals, Intervals]:
-        """Return intervals of near and far rows, no longer than `num` intervals of the longer end."""
+        """Return intervals of near and far rows that are not longer than `num` intervals of the
+        longer end.
+        """
         longest = -(-max(self.num_near, self.num_far) // num)
         near, far = (Intervals(rows, -(-rows // longest)) for rows in (self.num_near, self.num_far))
         return near, far
@@ -193,7 +195,7 @@ class LoopEdges:
         return EdgeChunks.from_edges(self.indptr, self.columns, near, far, memory, self.chosen)
 
     def numbers_in_chunks(self, num: int) -> Array:
-        """Return [E] edge numbers in the order of `chunks`."""
+        """Return the edge numbers in the order of `chunks`, [E]."""
         near, far = self.intervals(num)
         counts, edges = np.diff(self.indptr), np.arange(int(self.indptr[-1]))
         if self.chosen is not None:
@@ -217,17 +219,17 @@ def min_loop_intervals(
     min_intervals: int,
     device: str,
 ) -> int:
-    """Return the smallest number of intervals, at least `min_intervals`, of the longer end whose chunks fit.
+    """Return the smallest number of intervals of the longer end whose chunks fit, at least `min_intervals`.
 
-    `required_bytes` returns the bytes that a loop needs for chunks of given sizes, and increases with them.
-    `device` is its name for messages. Raises DeviceOutOfMemoryError if chunks of single rows, or of the
-    maximum number of intervals, do not fit into `free_bytes`.
+    `required_bytes` returns the bytes that a loop needs for chunks of given sizes, and increases with the
+    sizes. `device` is the device name, for messages. Raises DeviceOutOfMemoryError if chunks of single rows,
+    or of the maximum number of intervals, do not fit into `free_bytes`.
     """
     rows = max(edges.num_near, edges.num_far)
     maximum = max_intervals(rows)
 
     def bound(num: int) -> int:
-        """Return a lower bound of the bytes of any such grid: that of equal chunks."""
+        """Return a lower bound for any grid of `num` intervals: the bytes of a grid with equal chunks."""
         near, far = edges.intervals(num)
         return required_bytes(
             LoopGridSizes(near.longest, far.longest, -(-edges.num_edges // (near.num * far.num)))

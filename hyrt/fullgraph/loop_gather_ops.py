@@ -36,26 +36,26 @@ Arrays = tuple[Array, ...]
 
 @dataclass(frozen=True, slots=True)
 class GraphEdges:
-    """All edges of a graph in both directions, with the scales of destinations."""
+    """All edges of a graph in both directions, with the scales of the destinations."""
 
     topology: Topology
     has_loops: bool = False
-    """Whether every vertex has a self loop in addition to its edges."""
+    """Whether every vertex has a self-loop in addition to its edges."""
     row_scale: Array | None = None
     loop_scale: Array | None = None
-    """`row_scale` and `loop_scale`: see `Edges`."""
+    """Scale of the self-loops; `loop_scale` and `row_scale` are as in `Edges`."""
     factors: Array | None = None
-    """[E] edge factors by destination; None if all are one."""
+    """Edge factors in the order of destinations, [E]; None if all are one."""
 
     __repr__ = short_repr
 
     def by_destination(self, destinations: DestinationSubset | None) -> Edges:
-        """Return the edges into all vertices, or into a subset."""
+        """Return the edges into all vertices or into a subset, grouped by destination."""
         edges = self._edges(self.topology)
         return edges if destinations is None else replace(edges, rows=destinations.vertices)
 
     def by_source(self, destinations: DestinationSubset | None) -> Edges:
-        """Return the same edges by source."""
+        """Return the same edges, grouped by source."""
         edges = self._edges(self.topology.transposed)
         if self.factors is not None:
             edges = replace(edges, numbers=self.topology.transposed_edges)
@@ -74,7 +74,7 @@ class GraphEdges:
 
 @dataclass(frozen=True, slots=True)
 class LoopSumGatherOp:
-    """Sums of source rows with a scale per end; see `hyrt.fullgraph.gather_ops.LinearGatherOp`."""
+    """Sums of source rows with a scale per end: see `hyrt.fullgraph.gather_ops.LinearGatherOp`."""
 
     edges: GraphEdges
     sum: SumLoops
@@ -90,9 +90,9 @@ class LoopSumGatherOp:
         self_scale: Array | None,
         weights: Array | None = None,
     ) -> LoopSumGatherOp:
-        """Build a sum with scales [V] of destinations, sources and self loops, and edge factors [E].
+        """Build a sum with scales [V] of destinations, sources and self-loops, and edge weights [E].
 
-        A self loop is an edge, so its scale is divided by the scale of the source.
+        A self-loop is an edge, which is multiplied by the scale of its source, so its scale is divided by it.
         """
         loop_scale = self_scale
         if self_scale is not None and source_scale is not None:
@@ -118,7 +118,7 @@ class LoopSumGatherOp:
 
 @dataclass(frozen=True, slots=True)
 class LoopMaxGatherOp:
-    """Column-wise maximum over source rows; see `hyrt.fullgraph.gather_ops.MaxGatherOp`."""
+    """Column-wise maximum over source rows: see `hyrt.fullgraph.gather_ops.MaxGatherOp`."""
 
     edges: GraphEdges
     reads_messages_in_backward: bool = False
@@ -154,7 +154,7 @@ class LoopMaxGatherOp:
 
 @dataclass(frozen=True, slots=True)
 class LoopAttentionGatherOp:
-    """Sums of source rows weighted by attention; see `hyrt.fullgraph.gather_ops.AttentionGatherOp`.
+    """Sums of source rows weighted by attention: see `hyrt.fullgraph.gather_ops.AttentionGatherOp`.
 
     The softmax keeps a running maximum from chunk to chunk, so it is exact for any number of chunks.
     """
@@ -162,9 +162,9 @@ class LoopAttentionGatherOp:
     edges: GraphEdges
     attention: AttentionSum
     layer: int
-    """1..L."""
+    """Number of the layer, 1..L."""
     vertices: Array | None = None
-    """[V] vertex ids that key the dropout masks; row numbers by default."""
+    """Vertex ids that key the dropout masks, [V]; row indices by default."""
     reads_messages_in_backward: bool = True
     parameters: tuple[torch.nn.Parameter, ...] = ()
 
@@ -221,12 +221,12 @@ class LoopAttentionGatherOp:
 
 
 def loop_rows(rows: Array) -> Array:
-    """Return rows as loops read them: C-contiguous float32, in place if possible."""
+    """Return rows in the form that loops read: C-contiguous float32, in place if possible."""
     return np.ascontiguousarray(to_numpy_dtype(rows), np.float32)
 
 
 def _dense(out: Array) -> Array:
-    """Return `out`, or a C-contiguous matrix of its shape if it is a slice of columns."""
+    """Return `out`, or a C-contiguous matrix of the same shape if it is a slice of columns."""
     return out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
 
 
@@ -236,11 +236,11 @@ def _copy_to_output(dense: Array, out: Array) -> None:
 
 
 class SagaGatherOp:
-    """Combines messages that read both ends of all edges; see `hyrt.fullgraph.gather_ops.GatherOp`.
+    """`hyrt.fullgraph.gather_ops.GatherOp` for messages that read both ends of the edges.
 
-    Raises UnsupportedModelError if the layer reads edge data that the graph lacks, or takes the maximum of
+    Raises UnsupportedModelError if the layer reads edge data that the graph lacks, if it takes the maximum of
     edge-dependent messages in a graph with parallel edges, or if a vertex has more edges than the layer has
-    slots for.
+    slots.
     """
 
     reads_messages_in_backward = True
@@ -311,7 +311,7 @@ class SagaGatherOp:
 
 
 def _has_parallel_edges(topology: Topology) -> bool:
-    """Return whether parallel edges exist: the winner of a maximum is stored as its source only."""
+    """Return whether parallel edges exist. A maximum stores only its source, not the edge."""
     equal = topology.indices[1:] == topology.indices[:-1]
     starts = topology.indptr[1:-1]
     equal[starts[(starts > 0) & (starts < topology.num_edges)] - 1] = False

@@ -21,21 +21,21 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class StatePart:
-    """One accumulator matrix."""
+    """Accumulator matrix of a loop."""
 
     name: str
     """Name of the kernel argument."""
     rows: Array
-    """[near, width] on the host."""
+    """Accumulated rows on the host, [near, width]."""
     start: int
 
 
 class LoopState:
     """Accumulators of a loop.
 
-    `outs` are as in `hyrt.nn.fused.loop_backend.LoopBackend`. `positions` [num_near] are the positions of
-    near rows in `outs` (None: in order). If the loop `continues`, the device adds to existing values;
-    otherwise it writes final results.
+    `outs` are as in `hyrt.nn.fused.loop_backend.LoopBackend`. `positions` [num_near] are the positions of the
+    near rows in `outs`, or None if these are in order. If the loop `continues`, the device adds to existing
+    values, otherwise it writes final results.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class LoopState:
             yield StatePart("o1", saved, 0)
 
     def finish(self, start: int, stop: int) -> None:
-        """Compute the final results of rows that were copied back."""
+        """Compute the final results of rows that have been copied back to the host."""
         if self._places is not None:
             outs = [out for out in self._outs if out is not None]
             for out, part in zip(outs, self.parts, strict=True):
@@ -99,16 +99,16 @@ _INT, _FLOAT = np.dtype(np.int32), np.dtype(np.float32)
 
 @dataclass(frozen=True, slots=True)
 class _LaunchedEdges:
-    """Edges between two intervals, with relative numbers."""
+    """Edges between two intervals, with numbers relative to the intervals."""
 
     rows: Array | None
-    """Near rows that have edges; the first rows by default."""
+    """Near rows that have edges; None for the first rows."""
     starts: Array
     columns: Array
     numbers: Array | None = None
-    """Edge numbers, if rows of edges are read; consecutive by default."""
+    """Edge numbers, if rows of edges are read; None if they are consecutive."""
     is_loops: bool = False
-    """Whether these edges are self loops."""
+    """Whether these edges are self-loops."""
 
 
 class LoopRun:
@@ -135,10 +135,10 @@ class LoopRun:
         self._chosen = self._destinations()
         self.in_bytes = 0
         self.out_bytes = 0
-        """`in_bytes` and `out_bytes`: bytes copied to the device, and from it."""
+        """Bytes copied from the device; `in_bytes` are the bytes copied to it."""
 
     def _destinations(self) -> Array | None:
-        """Return the destinations; None if they are all vertices, or the first ones, in order."""
+        """Return the destinations; None if they are all vertices, or the first ones in order."""
         if self.edges.rows is not None or self.edges.positions is None:
             return self.edges.rows
         there = np.flatnonzero(self.edges.positions >= 0)
@@ -167,22 +167,22 @@ class LoopRun:
 
     @cached_property
     def loop_edges(self) -> LoopEdges:
-        """Return the edges by near row; slow if only some destinations gather."""
+        """Edges grouped by near row; slow to compute if only some destinations gather."""
         return LoopEdges.from_edges(self.edges, self.num_far)
 
     @cached_property
     def reads_edges(self) -> bool:
-        """Return whether rows or factors of edges are read."""
+        """Whether the loop reads rows or factors of edges."""
         return self.edges.factors is not None or any(self._end(k) == "edge" for k in self._read)
 
     @property
     def max_intervals(self) -> int:
-        """Return the maximum number of intervals of the longer end."""
+        """Maximum number of intervals of the longer end."""
         return max_intervals(max(self.num_near, self.num_far))
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the edges are one chunk that needs no copy."""
+        """Whether the edges are one chunk that needs no copy."""
         chooses = self.edges.rows is not None or self.edges.positions is not None
         return not chooses and int(self.edges.indptr[-1]) < 2**31
 
@@ -195,11 +195,9 @@ class LoopRun:
         self.out_bytes += out.nbytes
         self._device.get(held, out)
 
-    # Sizes.
-
     @cached_property
     def row_bytes(self) -> tuple[int, int]:
-        """Return the bytes of a near row and of a far row."""
+        """Bytes of a near row and of a far row."""
         near = sum(part.rows.itemsize * part.rows.shape[1] for part in self._state(continues=True).parts)
         both = {True: 0, False: near}
         for k in self._read:
@@ -208,18 +206,18 @@ class LoopRun:
                 both[self._loop.is_far(operand)] += self._loop.form.row_bytes(operand)
         if self._winners is not None:
             both[not self._is_near_destination] += 4 * self._winners.shape[1]
-        both[not self._is_near_destination] += 4  # The factor of a destination.
+        both[not self._is_near_destination] += 4  # Each destination also has a scale.
         return both[False], both[True]
 
     def required_bytes(self, sizes: LoopGridSizes) -> int:
-        """Return the maximum bytes that chunks of these sizes need."""
+        """Return the maximum number of bytes that chunks of these sizes need."""
         near, far = self.row_bytes
         shared = sum(4 * self._operands[k].size for k in self._read if self._end(k) == "shared")
         totals = 0
         if any(self._loop.by_chunk):
             wide = sum(self._total_width(k) for k in range(len(self._loop.form.results)))
             totals = 4 * wide * self._device.num_totals(self._loop, sizes.near)
-        # Offsets, rows and far ends of the edges; self loops are one edge per row.
+        # Row offsets, rows and far ends of the edges. Self-loops are a chunk with one edge per row.
         edges = _INT.itemsize * (2 * sizes.near + 2 + max(sizes.edges, sizes.near))
         of_edges = sum(int(self._operands[k].shape[1]) for k in self._read if self._end(k) == "edge")
         edges += _FLOAT.itemsize * sizes.edges * of_edges
@@ -241,11 +239,9 @@ class LoopRun:
         places = self._chosen if self._is_near_destination else None
         return LoopState(self._loop, self._outs, num, places, continues=continues)
 
-    # Running.
-
     @property
     def is_empty(self) -> bool:
-        """Return whether one end has no rows, as in a process without targets."""
+        """Whether one end has no rows, as in a process without targets."""
         return not (self.num_near and self.num_far)
 
     def run_empty(self) -> list[Array]:
@@ -263,11 +259,11 @@ class LoopRun:
         numbers: Array | None = None,
         columns: Sequence[int] | None = None,
     ) -> list[Array]:
-        """Run the loop over all chunks, or over the intervals `columns` of the accumulating end; return the
-        sums over all rows.
+        """Run the loop over all chunks, or only over the near intervals `columns`; return the totals over all
+        rows.
 
-        `cut` are the edges in chunks (None: one chunk), and `numbers` [E] the edge numbers in chunk order
-        (None: consecutive).
+        `cut` has the edges in chunks, or is None for a single chunk. `numbers` [E] are the edge numbers in
+        chunk order, or None if they are consecutive.
         """
         near = Intervals(self.num_near, 1) if cut is None else cut.rows
         far = Intervals(self.num_far, 1) if cut is None else cut.columns
@@ -306,7 +302,7 @@ class LoopRun:
         return totals
 
     def _enter(self, state: LoopState, near: tuple[int, int], *, is_first: bool, continues: bool) -> None:
-        """Upload the near rows of an interval and its accumulators."""
+        """Upload the near rows of an interval and their accumulators."""
         start, stop = near
         self._near = self._rows(near, far=False)
         for part in state.parts:
@@ -324,7 +320,7 @@ class LoopRun:
         start, stop = near.range(here)
         for part in state.parts:
             self._get(self._near[part.name], part.rows[start:stop])
-        # Wait here: uploaded arrays may be temporaries that are still being read.
+        # Wait here, because uploaded arrays may be temporaries that are still being read.
         self._device.finish()
         self._device.release_arrays(self._near.values())
         self._near = {}
@@ -359,7 +355,7 @@ class LoopRun:
         far: tuple[int, int],
         at: tuple[int, int],
     ) -> Iterator[_LaunchedEdges]:
-        """Yield the edges between two intervals, self loops first."""
+        """Yield the edges between two intervals, self-loops first."""
         if self.edges.loops:
             loops = self._loops(near, far)
             if len(loops.columns):
@@ -414,7 +410,7 @@ class LoopRun:
         if edges.factors is not None and has_factors:
             brought["factors"] = edges.factors
             if chunk.numbers is not None:
-                # Factors in the order of the chunk's edges.
+                # Put the factors into the order of the chunk's edges.
                 brought["factors"] = edges.factors[chunk.numbers]
                 brought["numbers"] = np.arange(len(chunk.columns))
         call = LoopCall(

@@ -1,4 +1,4 @@
-"""Pool of reusable host matrices within a memory budget; matrices beyond it are memory-mapped files."""
+"""Pool of reusable host matrices within a memory budget; matrices that exceed it are memory-mapped files."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from hyrt.formatting import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class HostMemoryBudget:
-    """Limit of the host memory for matrices, and the folder of files for matrices beyond it."""
+    """Limit of the host memory for matrices, and the folder of the files for matrices that exceed it."""
 
     limit_bytes: int | None = None
-    """Maximum bytes of the matrices in memory; None for no limit."""
+    """Maximum number of bytes of matrices in memory; None for no limit."""
     folder: Path | None = None
-    """Folder of the files; None for the system's temporary folder."""
+    """Folder of the files; None for the temporary folder of the system."""
 
     def allows(self, used_bytes: int, more_bytes: int) -> bool:
-        """Return whether `more_bytes` fit into the budget if `used_bytes` are in use."""
+        """Return whether `more_bytes` fit into the budget in addition to `used_bytes`."""
         return self.limit_bytes is None or used_bytes + more_bytes <= self.limit_bytes
 
     def allocate_in_file(self, size_bytes: int) -> NDArray[np.uint8]:
-        """Allocate [size_bytes] uint8 (at least 1), uninitialised, in an unnamed temporary file.
+        """Allocate an uninitialized uint8 array [size_bytes] of at least one byte in a temporary file.
 
-        The system writes pages back under memory pressure. The file has no name, so it is deleted with the
-        array or with the process, however the process ends. Its blocks are allocated at once, since writing
-        to a map on a full disk would kill the process with SIGBUS. Raises HostMemoryError if the file cannot
-        be allocated; nothing is left on the disk.
+        The system writes pages to the file under memory pressure. The file has no name, so it is deleted with
+        the array, or when the process ends for any reason. Its blocks are allocated at once, since writing to
+        a map on a full disk would kill the process with SIGBUS. Raises HostMemoryError if the file cannot be
+        allocated; nothing is left on the disk.
         """
         folder = Path(tempfile.gettempdir()) if self.folder is None else self.folder
         try:
@@ -47,7 +47,7 @@ class HostMemoryBudget:
                 os.posix_fallocate(file.fileno(), 0, size_bytes)
                 mapped = mmap.mmap(file.fileno(), size_bytes)
         except OSError as error:
-            # The partial file is already deleted.
+            # The partial file has been deleted by now.
             free = shutil.disk_usage(folder).free if folder.is_dir() else 0
             raise HostMemoryError(
                 f"a matrix of {format_bytes(size_bytes)} beyond "
@@ -61,8 +61,8 @@ class HostMemoryBudget:
 def best_fit(free: Sequence[tuple[bool, int]], size: int) -> int | None:
     """Return the index of the smallest free block of at least `size` bytes; None if all are too small.
 
-    Blocks in memory are preferred over files: each item of `free` is whether the block is in a file, and its
-    size.
+    Each item of `free` says whether the block is in a file, and has its size. Blocks in memory are preferred
+    to files.
     """
     candidates = [index for index, (_, available) in enumerate(free) if available >= size]
     return min(candidates, key=lambda index: free[index]) if candidates else None
@@ -71,28 +71,29 @@ def best_fit(free: Sequence[tuple[bool, int]], size: int) -> int | None:
 class MatrixPool:
     """Pool of large matrices.
 
-    Full-graph matrices are too large for the slack of `hyrt.runtime.buffer_pool.BufferPool`. One thread takes
-    and returns the matrices in the same order in every step, so the first step allocates the peak memory, and
-    later steps do not allocate. Matrices beyond `budget` are memory-mapped files with the same content.
+    `hyrt.runtime.buffer_pool.BufferPool` would waste memory here, as it rounds sizes up. One thread takes and
+    returns the matrices in the same order in every step, so the first step allocates the peak memory, and
+    later steps do not allocate. Matrices that exceed the `budget` are memory-mapped files.
     """
 
     def __init__(self, budget: HostMemoryBudget | None = None) -> None:
         self._budget = budget or HostMemoryBudget()
         self._free: list[NDArray[np.uint8]] = []
-        self._sizes: list[tuple[bool, int]] = []  # Parallel to _free: whether in a file, and bytes.
-        self._mapped: set[int] = set()  # Addresses of blocks in files.
+        # For each entry of _free: is the block in a file, and how many bytes does it have?
+        self._sizes: list[tuple[bool, int]] = []
+        self._mapped: set[int] = set()  # Addresses of the blocks in files.
         self.memory_bytes = 0
-        """Bytes of all matrices in memory, in use or free."""
+        """Total bytes of all matrices in memory, in use or free."""
         self.file_bytes = 0
-        """Bytes of all matrices in files."""
+        """Total bytes of all matrices in files."""
 
     @property
     def allocated_bytes(self) -> int:
-        """Return the bytes of all matrices, in use or free."""
+        """Total bytes of all matrices, in use or free."""
         return self.memory_bytes + self.file_bytes
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Take an uninitialised matrix; raises HostMemoryError if a needed file cannot be allocated."""
+        """Take an uninitialized matrix. Raises HostMemoryError if a file cannot be allocated for it."""
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
         index = best_fit(self._sizes, size)
@@ -104,7 +105,7 @@ class MatrixPool:
         return memory[:size].view(kind).reshape(shape)
 
     def release(self, matrix: NDArray[Any] | None) -> None:
-        """Return a matrix to the pool; it must not be read afterwards."""
+        """Return a matrix to the pool. It must not be used afterwards."""
         if matrix is None:
             return
         memory: Any = matrix
@@ -122,5 +123,5 @@ class MatrixPool:
         self.memory_bytes += size
         allocated: NDArray[np.uint8] = torch.empty(
             size, dtype=torch.uint8
-        ).numpy()  # Aligned to a cache line.
+        ).numpy()  # torch aligns the memory to a cache line.
         return allocated

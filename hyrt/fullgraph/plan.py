@@ -1,4 +1,4 @@
-"""Decomposition of a model into gathers and dense stages, and the destinations and context of a gather."""
+"""Division of a model into gathers and dense stages, and the destinations and context of a gather."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
@@ -36,36 +36,36 @@ class DropoutKey:
 
 @dataclass(frozen=True)
 class DenseStage:
-    """Row-wise work between the gathers of layers i and i + 1 (both from 0).
+    """Row-wise work between the gathers of layers i and i + 1, counted from 0.
 
-    It applies layer i to the gathered rows, with residual, norm, ReLU and dropout, and computes the messages
-    of layer i + 1. Stage -1 computes the first messages from the features; the last stage computes the
-    scores.
+    It applies layer i to the gathered rows, including residual, norm, ReLU and dropout, and computes the
+    messages of layer i + 1. Stage -1 computes the first messages from the features; the last stage computes
+    the scores.
     """
 
     model: GNN
     index: int
-    """i."""
+    """Index i of the stage."""
     before: LayerParts | None
-    """Layer i; None for the feature stage."""
+    """Parts of layer i; None for the feature stage."""
     after: LayerParts | None
-    """Layer i + 1; None for the last stage."""
+    """Parts of layer i + 1; None for the last stage."""
 
     @property
     def reads_self(self) -> bool:
-        """Return whether the stage reads the input rows of layer i."""
+        """Whether the stage reads the input rows of layer i."""
         return self.before is not None and (self.before.reads_self or self.model.adds_residual(self.index))
 
     @property
     def carries_rows(self) -> bool:
-        """Return whether the next stage reads the input rows of layer i + 1."""
+        """Whether the next stage reads the input rows of layer i + 1."""
         if self.before is None or self.after is None:
-            return False  # The input of the first stage is the features, which are always available.
+            return False  # The inputs of the first layer are the features, which are always available.
         return self.after.reads_self or self.model.adds_residual(self.index + 1)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Return the number of columns of each output matrix: see `__call__`."""
+        """Width of each output matrix: see `__call__`."""
         rows = self.model.architecture.widths[self.index + 1]
         if self.after is None or self.after.scatter is None:
             return (rows,)
@@ -73,7 +73,7 @@ class DenseStage:
 
     @cached_property
     def parameters(self) -> list[torch.nn.Parameter]:
-        """Return the trainable parameters of the stage."""
+        """Trainable parameters of the stage."""
         model, modules = self.model, []
         if self.before is not None:
             modules.append(model.layers[self.index])
@@ -85,7 +85,7 @@ class DenseStage:
         if self.after is not None and self.after.scatter is not None:
             modules.append(model.layers[self.index + 1])
         parameters = (p for module in modules for p in module.parameters() if p.requires_grad)
-        # Remove duplicates of shared parameters: torch returns the full gradient once per occurrence.
+        # Remove duplicates: torch would return the full gradient once per occurrence of a shared parameter.
         return list({id(parameter): parameter for parameter in parameters}.values())
 
     def __call__(
@@ -101,9 +101,9 @@ class DenseStage:
         in] are the input rows of layer i, if they are read, or the features in the feature stage. `vertices`
         [n] and `masks` key the dropout masks; without `masks`, there is no dropout.
 
-        Returns the scores in the last stage, otherwise the messages of layer i + 1. These are its input rows
-        if the layer sends rows unchanged. If it does not, but the next stage reads the input rows, the rows
-        come first and the messages follow.
+        Returns the scores in the last stage, otherwise the messages of layer i + 1, which are its input rows
+        if the layer sends rows unchanged. If it does not, but the next stage reads the input rows, the result
+        is the rows followed by the messages.
         """
         model, a = self.model, self.model.architecture
         if self.before is None:
@@ -140,14 +140,14 @@ def _dropout_rows(
     return dropout(rows, vertices, rate=rate, seed=masks.seed, step=masks.step, layer=layer)
 
 
-# Rows of a chunk: enough to amortize the overhead of torch calls, and few enough to bound memory.
+# Rows per chunk: enough to amortize the overhead of torch calls, and few enough to limit memory.
 _ROWS = 1 << 14
 _NUMBERS = 1 << 22
-# Save activations only up to this many numbers per row; a layer saves each row several times.
+# A layer saves each row about this many times; activations are saved only up to _NUMBERS values in total.
 _STEPS = 4
 
 CACHE_DIVISOR = 4
-"""The cached gather of the first layer may take the machine's memory divided by this number."""
+"""Divisor of the machine's memory; the quotient is the limit for the cached gather of the first layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,24 +156,24 @@ class FullGraphPlan:
 
     model: GNN
     parts: tuple[LayerParts, ...]
-    """The decomposed layers."""
+    """Parts of each layer."""
     stages: tuple[DenseStage, ...]
     """One stage before each layer's gather, and one after the last gather."""
     caches_first_gather: bool
-    """Whether the first layer's gather of features is cached, because it is the same in every step."""
+    """Whether the first layer's gather of features is cached because every step would repeat it."""
     reads_in_place: bool
-    """Whether the first layer gathers from the feature matrix itself, in every step."""
+    """Whether the first layer gathers directly from the feature matrix in every step."""
     chunk_rows: int
     """Rows per chunk; depends only on layer widths, so that sums do not depend on the number of threads."""
     saves_activations: bool
-    """Whether small activations of the forward pass are saved; otherwise they are recomputed."""
+    """Whether activations of the forward pass are saved, if they are small, instead of being recomputed."""
     torch_dtype: torch.dtype
     dtype: np.dtype[Any]
-    """`torch_dtype` as a numpy dtype."""
+    """Numpy dtype that corresponds to `torch_dtype`."""
 
 
 def is_decomposable(model: torch.nn.Module) -> TypeGuard[GNN]:
-    """Return whether a model is a plain chain of layers that have parts, over rows of one width."""
+    """Return whether a model is a plain chain of layers with known parts, over rows of one width."""
     if not isinstance(model, GNN) or overrides_only(type(model), "forward", "layer"):
         return False
     if model.architecture.shape is not None:
@@ -196,14 +196,14 @@ def plan_full_graph(
     has_memory_limit: bool = False,
     is_distributed: bool = False,
 ) -> FullGraphPlan:
-    """Choose how a decomposable model is computed over a graph.
+    """Choose how to compute a decomposable model over a graph.
 
-    A layer that narrows its rows multiplies before the gather if it can. The first layer gathers raw features
-    if this is needed only once: if the features are dense and not dropped out, and the result fits into
-    `memory_bytes` and has no more numbers than one gather of products reads.
+    If possible, a layer with fewer output than input columns multiplies before the gather. The first layer
+    gathers raw features if one gather suffices for the run: if the features are dense and not dropped out,
+    and the result fits into `memory_bytes` and has no more numbers than one gather of products reads.
 
     With `has_memory_limit`, activations are not saved, because they would not count towards the host memory
-    budget. With `is_distributed`, gathers exchange rows with other processes, so it pays to gather raw
+    budget. With `is_distributed`, gathers exchange rows with other processes, so it is worth gathering raw
     features once.
     """
     architecture = model.architecture
@@ -253,36 +253,36 @@ def plan_full_graph(
 Array = NDArray[Any]
 
 MAX_TRANSPOSED_FRACTION = 0.25
-"""Maximum fraction of the edges for which a subset gets its own transpose."""
+"""Maximum fraction of all edges for which a subset of destinations gets a separate transpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class DestinationSubset:
-    """A subset of the vertices, with the transpose of its in-edges."""
+    """Subset of the vertices, with the transpose of the edges into it."""
 
     vertices: Array
-    """[n] distinct vertices."""
+    """Distinct vertices, [n]."""
     positions: Array
-    """[V] int32 position of each vertex in `vertices`; -1 if it is not in the subset."""
+    """Position of each vertex in `vertices`, -1 if it is not in the subset, [V] int32."""
     transposed: tuple[Array, Array] | None
-    """CSR by source of the edges into the subset, or None if the subset has most of the edges.
+    """Edges into the subset as CSR by source; None if they are a large part of all edges.
 
-    [V + 1] first edge of each source, and [E] position in `vertices` of each edge's destination.
+    The arrays are each source's first edge [V + 1], and each edge's destination as a position in `vertices`.
     """
 
     @classmethod
     def from_vertices(
         cls, vertices: Array, topology: Topology, *, transpose: bool
     ) -> DestinationSubset | None:
-        """Build the subset of distinct `vertices` [n]; None if it is all vertices in ascending order.
+        """Build the subset of distinct `vertices` [n]; return None if they are all vertices, in order.
 
-        Repeated backward passes need the `transpose`.
+        Set `transpose` if backward passes will use the subset repeatedly.
         """
         if len(vertices) == topology.num_vertices and (np.diff(vertices) == 1).all():
             return None
         positions = np.full(topology.num_vertices, -1, np.int32)
         positions[vertices] = np.arange(len(vertices), dtype=np.int32)
-        # Do not use in-degrees: they may count edges that other processes have.
+        # Do not use in-degrees, which may include edges of other processes.
         edges = int((topology.indptr[vertices + 1] - topology.indptr[vertices]).sum(dtype=np.int64))
         if not transpose or edges > MAX_TRANSPOSED_FRACTION * topology.num_edges:
             return cls(vertices, positions, None)
@@ -298,20 +298,20 @@ class GatherContext:
 
     workers: Workers
     destinations: DestinationSubset | None = None
-    """Destinations; all vertices by default."""
+    """Destinations of the gather; None for all vertices."""
     masks: DropoutKey | None = None
     """Key of the step's dropout masks; None disables dropout."""
     memory: MatrixPool | None = None
-    """Forward: pool of the matrices that the backward pass needs; None if there is no backward pass."""
+    """Pool for the matrices that the backward pass needs; None in a gather without backward pass."""
     overwrite: bool = False
-    """Forward: whether messages may be overwritten; only `backward` reads them later, if it needs them."""
+    """Whether a forward gather may overwrite the messages; nothing reads them later except `backward`."""
     accumulate: bool = False
-    """Backward: whether to add to the output instead of overwriting it."""
+    """Whether a backward gather adds to its output instead of overwriting it."""
 
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def _transpose_rows(indptr, columns, chosen, starts, rows):
-    """Transpose the chosen rows of a CSR matrix; edges of a column keep the order of the rows."""
+    """Transpose the chosen rows of a CSR matrix. The edges of a column are in row order."""
     num = len(starts) - 1
     for k in range(len(chosen)):
         for e in range(indptr[chosen[k]], indptr[chosen[k] + 1]):

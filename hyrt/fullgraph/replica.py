@@ -1,4 +1,4 @@
-"""Model replica for full-graph training on the host, and its backward pass from the loss to all gradients."""
+"""Model replica for full-graph training on the host, and the backward pass from the loss to all gradients."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def compute_loss(
 ) -> tuple[float, dict[str, float]]:
     """Return the loss over the targets of a mini-batch, and the counts for its metrics.
 
-    Each chunk of targets goes from its gathered rows to scores, to the loss and back. The full score matrix
-    is never stored. `gathered` has the rows of the targets in the last layer, and the input rows of that
-    layer; both are overwritten with their gradients. `terms` accumulates the parameter gradients of the last
+    Each chunk of targets is processed from its gathered rows to scores and the loss, and back. The full score
+    matrix is never stored. `gathered` has the rows of the targets in the last layer, and the input rows of
+    that layer; both are overwritten with their gradients. `terms` sums the parameter gradients of the last
     stage.
     """
     stage = chain.plan.stages[-1]
@@ -87,10 +87,10 @@ def run_backward(
     sums: GradientSums,
     workers: Workers,
 ) -> None:
-    """Propagate gradients from the last layer to the first, and accumulate those of the parameters in `sums`.
+    """Propagate gradients from the last layer to the first, and add the parameter gradients to `sums`.
 
-    `progress` holds the layers that the forward pass saved; `values` of the last layer, gathered at
-    `destinations` (None: all), are its gradient. All matrices are released.
+    `progress` holds the layers that the forward pass saved. The `values` of the last layer, gathered at
+    `destinations` (None: all vertices), already are their gradient. All matrices are released.
     """
     state, num = progress.state, len(chain.plan.parts)
 
@@ -127,11 +127,11 @@ def _apply_backward(
     terms: ChunkSum,
     workers: Workers,
 ) -> None:
-    """Propagate gradients from the output of stage i to its inputs from `layer`, and to its parameters."""
+    """Propagate gradients from the outputs of stage i to its inputs in `layer` and to its parameters."""
     stage = chain.plan.stages[i]
 
     def work(start: int, stop: int) -> None:
-        # Recompute rows that the forward pass did not save.
+        # Rows that the forward pass did not save are recomputed.
         computed = chain.pop_saved_result(stage, start)
         inputs, made = computed or chain.compute(stage, layer, start, stop, masks, requires_grad=True)
         output_gradients = [torch.from_numpy(grad[start:stop]) for grad in grads]
@@ -142,7 +142,7 @@ def _apply_backward(
 
 
 def _save_callback(layer: GatherResult | None, start: int) -> Callable[[Array, Array], None] | None:
-    """Return a callback that saves a layer's data for its backward pass, for the rows from `start` on."""
+    """Return a callback that saves the data for a layer's backward pass, for the rows from `start` on."""
     return (
         None if layer is None or layer.save_for_backward is None else partial(layer.save_for_backward, start)
     )
@@ -157,7 +157,7 @@ def _gather_backward(
     terms: ChunkSum,
     workers: Workers,
 ) -> tuple[Array, ...]:
-    """Return the gradients of the messages of layer i, and release the layer's saved data."""
+    """Compute the gradients of the messages of layer i, and release the layer's saved data."""
     parts, memory = chain.plan.parts[i], chain.memory
     accumulates = parts.scatter is None and layer.self_rows is not None
     gathering, saved = chain.gatherings[i], layer.saved
@@ -183,16 +183,16 @@ def _gather_backward(
 
 @dataclass(slots=True)
 class FullGraphStepTotals:
-    """Result of a step, as sums over its targets."""
+    """Results of a step, summed over its targets."""
 
     loss_sum: float
     counts: dict[str, float]
     gradients: list[torch.Tensor]
-    """One gradient per trainable parameter of the model."""
+    """Gradient of each trainable parameter of the model."""
 
 
 class FullGraphReplica:
-    """Computes a model and its gradients over all vertices of a graph.
+    """Replica that computes a model and its gradients over all vertices of a graph.
 
     Rows between two gathers are computed in chunks, and recomputed in the backward pass, which costs less
     than storing them. Only the gathered rows of a layer are stored. The last layer is computed only at the
@@ -218,14 +218,14 @@ class FullGraphReplica:
         memory_bytes: int,
         budget: HostMemoryBudget | None = None,
     ) -> FullGraphReplica:
-        """Build the replica of a decomposable model over a graph; the model is never written.
+        """Build the replica of a decomposable model over a graph. The model is never modified.
 
-        `inputs` [V, f] are the features of all vertices. If all vertices are local, the first layer's cached
-        gather may take `memory_bytes` between steps. `budget` limits the host memory of the matrices (None:
-        no limit).
+        `inputs` [V, f] are the features of all vertices. If all vertices are local, the cached gather of the
+        first layer may use `memory_bytes` between steps. `budget` limits the host memory of the matrices
+        (None: no limit).
         """
         gather_ops, topology = graph.gather_ops, graph.topology
-        # Plan with the sizes of the whole graph: all processes must exchange the same rows.
+        # Use the sizes of the whole graph, so that all processes exchange the same rows.
         plan = plan_full_graph(
             model,
             topology.num_vertices if gather_ops is None else gather_ops.num_vertices,
@@ -239,12 +239,12 @@ class FullGraphReplica:
 
     @property
     def matrix_bytes(self) -> int:
-        """Return the bytes of the replica's matrices, in memory and in files, without graph and features."""
+        """Bytes of the replica's matrices in memory and in files, without the graph and the features."""
         return self._chain.memory.allocated_bytes
 
     @property
     def file_bytes(self) -> int:
-        """Return the part of `matrix_bytes` that is in files."""
+        """Part of `matrix_bytes` that is in files."""
         return self._chain.memory.file_bytes
 
     def step(
@@ -255,10 +255,10 @@ class FullGraphReplica:
         checkpointer: StepCheckpointer | None = None,
         devices: Mapping[str, Any] | None = None,
     ) -> FullGraphStepTotals:
-        """Compute the loss and its gradients, summed over the targets of a full-graph mini-batch.
+        """Compute the loss and the gradients, summed over the targets of a full-graph mini-batch.
 
         Seed and step are taken from the blocks of `batch`. Without a `checkpointer`, no checkpoints are
-        written. `devices` are further inputs that determine the bits of a step, as plain JSON values. Raises
+        written. `devices` has further inputs that determine the bits of a step, as plain JSON values. Raises
         StepInterrupted, after saving the completed part, if the run must stop.
         """
         chain = self._chain
@@ -295,9 +295,9 @@ class FullGraphReplica:
         keeper: StepCheckpointer | None,
         devices: Mapping[str, Any],
     ) -> HostStepProgress:
-        """Return the progress of a step, resumed from a checkpoint if one matches."""
+        """Return the progress of a step, which resumes from a checkpoint if one matches."""
         plan, topology = self._chain.plan, self.graph.topology
-        # A step with saved activations is too short to be worth checkpoints.
+        # A step whose activations are saved is too short for checkpoints to be useful.
         if keeper is None or plan.saves_activations or self.graph.is_distributed:
             return HostStepProgress()
         plan_values = {
@@ -316,7 +316,7 @@ class FullGraphReplica:
         return HostStepProgress(plan_values, sums, keeper, checkpoint, num_halves=4 * len(plan.parts))
 
     def compute_scores(self, vertices: Array, workers: Workers) -> NDArray[np.float32]:
-        """Compute [n, C] scores of [n] vertices, without dropout."""
+        """Compute the scores [n, C] of vertices [n], without dropout."""
         chain, at = (
             self._chain,
             DestinationSubset.from_vertices(vertices, self.graph.topology, transpose=False),

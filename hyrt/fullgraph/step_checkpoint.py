@@ -23,7 +23,7 @@ from hyrt.runtime.files import ARCHIVE_ERRORS, atomic_file
 
 Array = NDArray[Any]
 LossTotals = tuple[float, dict[str, float]]
-"""The loss sum and the counts of some targets."""
+"""Loss sum and counts of some targets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,30 +33,30 @@ class StepPosition:
     plan: Mapping[str, Any]
     """Inputs that determine passes and columns, as plain JSON values."""
     number: int
-    """The current pass, from 0."""
+    """Index of the current pass, from 0."""
     columns: Sequence[int]
-    """Number of completed columns of each device, in the order of its assigned columns."""
+    """Number of columns that each device has completed, in the order of its columns."""
     num_passes: int
-    """Number of passes of the step."""
+    """Number of passes in the step."""
     losses: Mapping[int, LossTotals] = field(default_factory=dict)
-    """Loss and counts by target interval."""
+    """Loss and counts of each target interval."""
     sums: Sequence[Sequence[Array]] = ()
-    """Gradient sums of each device, or of each half of a layer."""
+    """Gradient sums of each device, or of each half of a layer on the host."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further state, as plain JSON values."""
 
 
 class StepCheckpoint(Protocol):
-    """Mid-step checkpoint."""
+    """Mid-step checkpoint, from which a run reads its position and its matrices."""
 
     @property
     def position(self) -> StepPosition:
-        """Return the position of the step."""
+        """Position in the step."""
         ...
 
     @property
     def matrices(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Return the shape and dtype of each matrix."""
+        """Shape and dtype of each matrix, by name."""
         ...
 
     def read_matrix(self, name: str, out: Array) -> None:
@@ -65,16 +65,16 @@ class StepCheckpoint(Protocol):
 
 
 class StepCheckpointer(Protocol):
-    """Saves the completed part of a long step, from which an interrupted run resumes."""
+    """Object that saves the completed part of a long step, from which an interrupted run resumes."""
 
     @property
     def is_due(self) -> bool:
-        """Return whether a checkpoint is due; called often, by any thread."""
+        """Whether a checkpoint is due. Read often and from any thread."""
         ...
 
     @property
     def should_stop(self) -> bool:
-        """Return whether the step must stop after the checkpoint."""
+        """Whether the step must stop after the checkpoint."""
         ...
 
     def save(self, position: StepPosition, matrices: Mapping[str, Array]) -> None:
@@ -82,30 +82,30 @@ class StepCheckpointer(Protocol):
         ...
 
     def take_resumed_step(self, step: int) -> StepCheckpoint | None:
-        """Return the checkpoint of a step that this process has not started yet; None if there is none.
+        """Return the checkpoint of a step that this process has not started yet, or None.
 
-        Each checkpoint is returned once.
+        Each checkpoint is returned only once.
         """
         ...
 
     def start_step(self, plan: Mapping[str, Any], checkpoint: StepCheckpoint | None) -> None:
-        """Report that a step starts, from a checkpoint or from its beginning (None)."""
+        """Report that a step starts from a checkpoint, or from its beginning if None."""
         ...
 
     def report_progress(self) -> None:
-        """Report that a device made progress; from any thread."""
+        """Report that a device has made progress. Thread-safe."""
         ...
 
 
 _FORMAT = 1
 _ABOUT = "about"
 _PIECE = 1 << 24
-# Bytes between two syncs: a single sync at the end might look like a stall.
+# Bytes to write between two syncs. A single sync at the end might look like a stall.
 _SYNCED = 1 << 28
 
 
 def _no_op() -> None:
-    """Do nothing (default progress callback)."""
+    """Do nothing (the default progress callback)."""
 
 
 def write_step_checkpoint(
@@ -116,10 +116,10 @@ def write_step_checkpoint(
     on_operation: Callable[[str], None] = lambda doing: None,
     on_progress: Callable[[], None] = _no_op,
 ) -> None:
-    """Write a mid-step checkpoint atomically; an OSError leaves the previous file unchanged.
+    """Write a mid-step checkpoint atomically. If it raises OSError, the previous file is unchanged.
 
-    `about` is further metadata as plain JSON values. See `atomic_file` for `on_operation`; `on_progress` is
-    called after each written piece.
+    `about` has further metadata as plain JSON values. `on_operation` is as in `atomic_file`, and
+    `on_progress` is called after each written piece.
     """
     sums = {f"sum {member} {k}": each for member, of in enumerate(position.sums) for k, each in enumerate(of)}
     text = json.dumps(
@@ -157,26 +157,26 @@ def write_step_checkpoint(
 
 @dataclass(frozen=True, slots=True)
 class StepCheckpointFile:
-    """Verified mid-step checkpoint file; see `hyrt.fullgraph.step_checkpoint.StepCheckpoint`."""
+    """Mid-step checkpoint in a verified file: see `hyrt.fullgraph.step_checkpoint.StepCheckpoint`."""
 
     path: Path
     position: StepPosition
     about: Mapping[str, Any]
     matrices: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
     on_progress: Callable[[], None] = _no_op
-    """Called after each piece that was read."""
+    """Callback after each piece that has been read."""
 
     @classmethod
     def read(cls, path: Path, on_progress: Callable[[], None] = _no_op) -> StepCheckpointFile:
-        """Read everything except the matrices, whose checksums are verified.
+        """Read everything except the matrices, and verify the checksum of the whole file.
 
-        Raises CheckpointError if the file is damaged, or of another version.
+        Raises CheckpointError if the file is damaged or has an unsupported version.
         """
         try:
             with zipfile.ZipFile(path) as file:
                 for each in file.infolist():
                     with file.open(each) as stream:
-                        # Reading to the end verifies the checksum.
+                        # Read to the end to verify the checksum.
                         while stream.read(_PIECE):
                             on_progress()
                 metadata = json.loads(bytes(_array(file, _ABOUT)))
@@ -247,9 +247,9 @@ def _array(file: zipfile.ZipFile, name: str) -> Array:
 
 
 class ChunkSum:
-    """Gradients of some parameters, summed in the order of the chunks.
+    """Sums of the gradients of some parameters, added in the order of the chunks.
 
-    Threads start chunks in order, so at most one result per thread waits to be added.
+    Threads start chunks in order, so at most one gradient per thread waits to be added.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -269,9 +269,9 @@ class ChunkSum:
     ) -> None:
         """Add a chunk's parameter gradients to the sums, and overwrite its inputs with their gradients.
 
-        Each number `chunk`, from 0, is passed once. `output_gradients` are None for a scalar loss. Only
-        `inputs` that require gradients are used. If the first input requires a gradient, `save_for_backward`
-        is called with it and its gradient before it is overwritten.
+        Each chunk index from 0 on must be passed exactly once. `output_gradients` are None for a scalar loss.
+        Only `inputs` that require gradients are used. If the first input requires a gradient,
+        `save_for_backward` is called with it and its gradient before it is overwritten.
         """
         rows = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor) and tensor.requires_grad]
         # Outputs may be the input features themselves, which do not require gradients.
@@ -298,7 +298,7 @@ class ChunkSum:
                     self._add(index, term)
 
     def add(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Add the gradients of all parameters."""
+        """Add a gradient for each parameter to its sum."""
         for index, term in enumerate(gradients):
             self._add(index, term)
 
@@ -311,23 +311,23 @@ class ChunkSum:
 
 
 class GradientSums:
-    """Gradients of a model, from the sums of its stages."""
+    """Gradient sums of a model, as sums of its stages."""
 
     def __init__(self) -> None:
         self._sums: list[ChunkSum] = []
 
     @property
     def stage_sums(self) -> Sequence[ChunkSum]:
-        """Return the sums in the order in which they were added."""
+        """Gradient sums in the order in which stages were added."""
         return self._sums
 
     def add_stage(self, parameters: Sequence[torch.nn.Parameter]) -> ChunkSum:
-        """Add and return the sum of a stage that reads these parameters."""
+        """Add a stage that reads these parameters, and return its sums."""
         self._sums.append(ChunkSum(parameters))
         return self._sums[-1]
 
     def gradients(self, parameters: Iterable[torch.nn.Parameter]) -> list[torch.Tensor]:
-        """Return the gradient of each parameter; zero if no stage reads it."""
+        """Return the gradient of each parameter, zero if no stage reads it."""
         totals: dict[int, torch.Tensor] = {}
         for stage in self._sums:
             for parameter, term in zip(stage.parameters, stage.totals, strict=True):
@@ -339,23 +339,23 @@ class GradientSums:
 
 @dataclass(slots=True)
 class StepState:
-    """State that the rest of a step needs."""
+    """State that is needed for the rest of a step."""
 
     layers: list[GatherResult] = field(default_factory=list)
     """Gathered layers whose backward pass has not run yet."""
     messages: tuple[Array, ...] = ()
     self_rows: Array | None = None
-    """`messages` and `self_rows`: messages of the next gather, and rows that the stage after it reads."""
+    """Rows that the stage after the next gather reads; `messages` are the messages of this gather."""
     grads: tuple[Array, ...] = ()
-    """Backward: gradients of the next stage's outputs."""
+    """Gradients of the outputs of the next stage in the backward pass."""
     loss_totals: LossTotals | None = None
-    """The loss sum and the counts; None before the loss is computed."""
+    """Loss sum and counts; None before the loss has been computed."""
 
 
 class HostStepProgress:
-    """Counts the half layers of a step: gather and dense stage, in both directions.
+    """Progress of a step in half layers: each gather and each dense stage, in both directions.
 
-    `plan` are the inputs that determine the step, as plain JSON values. `sums` are its gradient sums. Without
+    `plan` has the inputs that determine the step, as plain JSON values. `sums` are its gradient sums. Without
     a `checkpointer`, no checkpoints are written. The step resumes from `checkpoint` if there is one.
     """
 
@@ -376,7 +376,7 @@ class HostStepProgress:
         self.state = StepState()
 
     def is_done(self, restore: Callable[[StepCheckpoint], None]) -> bool:
-        """Return whether the next half layer is already done; call `restore` at the last one that is done."""
+        """Return whether the next half layer is done; call `restore` at the last half layer that is done."""
         if self._checkpoint is None:
             return False
         self._number += 1
@@ -386,7 +386,7 @@ class HostStepProgress:
         return True
 
     def finish_half(self) -> None:
-        """Mark a half layer as done, and save a checkpoint if one is due.
+        """Mark the current half layer as done, and save a checkpoint if one is due.
 
         Raises StepInterrupted, after saving the completed part, if the step must stop.
         """
@@ -402,7 +402,7 @@ class HostStepProgress:
         names: dict[int, str] = {}
 
         def name(array: Array | None) -> str | None:
-            """Return the name of an array; an array with several uses is saved once."""
+            """Return the name of an array. An array with several uses is saved only once."""
             if array is None:
                 return None
             if id(array) not in names:
@@ -451,7 +451,7 @@ class HostStepProgress:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointedArrays:
-    """Arrays of a step, read from a checkpoint."""
+    """Arrays of a step that were read from a checkpoint."""
 
     layers: Sequence[tuple[Array, bool, tuple[Array, ...], tuple[Array, ...], Array | None]]
     """Per layer: gathered rows, whether they need a gradient, messages, other saved tensors, input rows."""

@@ -101,9 +101,7 @@ class HopGnnStrategy:
             raise ValueError(f"num_times must be at least 1, got {self.num_times}")
 
     def place(self, seeds: Seeds) -> Placement:
-        """Place each seed at its owner, in the time step in which its model is there; then merge
-        time steps.
-        """
+        """Place each seed at its owner, when its model is there; then merge time steps."""
         num_ranks = seeds.num_ranks
         models = split_in_order(len(seeds.owners), num_ranks)
         ranks = np.arange(num_ranks, dtype=np.int32)

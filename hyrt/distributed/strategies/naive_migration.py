@@ -41,8 +41,8 @@ class NaiveMigrationStrategy:
     draws_locally = False
 
     def place(self, seeds: Seeds) -> Placement:
-        """Split the seeds in sampling order into one part per rank, which is the start and end of a model's
-        route.
+        """Split the seeds in sampling order into one part per rank, where a model starts and ends
+        its route.
         """
         return place_without_migration(split_in_order(len(seeds.owners), seeds.num_ranks), seeds.num_ranks)
 
@@ -74,11 +74,9 @@ class NaiveMigrationStrategy:
 
 
 def first_visits(block: Block, owners: NDArray[Any], start: int, num_ranks: int) -> NDArray[np.int64]:
-    """Return the first stop of a route from rank `start` at which each destination has a source, int64
-    [num_dst].
+    """Return the first stop on a route from rank `start` that owns a source of each destination, [num_dst].
 
-    Stops are numbered from 0 to N - 1. Each destination is also its own source. `owners` [V] are the owner
-    ranks.
+    Stops are int64 from 0 to N - 1. Each destination is also its own source. `owners` [V] are ranks.
     """
     assert block.sources is not None
     stops = (owners[block.sources].astype(np.int64) - start) % num_ranks

@@ -82,7 +82,7 @@ STRATEGIES: Mapping[str, Callable[[], Strategy]] = MappingProxyType(
         "local": LocalStrategy,
     }
 )
-"""Factory of each strategy by name, in the order in which tables list them."""
+"""Factory of each strategy by name, in the order of tables."""
 
 
 def create_strategy(name: str) -> Strategy:

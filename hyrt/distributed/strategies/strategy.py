@@ -141,9 +141,7 @@ def split_in_order(num_units: int, num_ranks: int) -> Ranks:
 
 
 InputBlock = Callable[[NDArray[np.intp]], Block]
-"""Function that samples the input block of a mini-batch of units, which are given by their positions in the
-step.
-"""
+"""Function that samples the input block of a mini-batch of units, given by their positions in the step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
