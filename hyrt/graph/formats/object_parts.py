@@ -30,7 +30,7 @@ from hyrt.graph.hetero.check_types import find_name_problem
 from hyrt.graph.hetero.dataset import (
     HeteroDatasetParts,
     assemble_dataset,
-    describe_skipped,
+    describe_merged,
     stream_edge_lists,
 )
 from hyrt.graph.hetero.graph_types import GraphTypes, Relation
@@ -273,7 +273,7 @@ def build_hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dat
         vertex_type: _table(name, vertex_type, rows, parts.counts[vertex_type])
         for vertex_type, rows in parts.features.items()
     }
-    data, left_out = assemble_dataset(
+    data, merged = assemble_dataset(
         name,
         HeteroDatasetParts(
             types,
@@ -286,12 +286,11 @@ def build_hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dat
         scratch,
     )
     if parts.edge_features:
-        data.arrays[EDGE_FEATURES] = _features_of_edges(parts, types, left_out)
+        data.arrays[EDGE_FEATURES] = _features_of_edges(parts, types, int(merged.sum()))
     if parts.times:
         data.arrays[EDGE_TIME] = _times_of_edges(parts, types, data.arrays)
-    if left_out:
-        words = describe_skipped(name, left_out, weighted=bool(parts.weights))
-        warn_user(words, DataWarning)
+    if merged.any():
+        warn_user(describe_merged(name, types, merged, parts.weights), DataWarning)
     return data
 
 
@@ -307,7 +306,7 @@ def _times_of_edges(parts: HeteroParts, types: GraphTypes, arrays: Mapping[str, 
     return order_edge_times(topology, listed_edges, np.result_type(*parts.times.values()))
 
 
-def _features_of_edges(parts: HeteroParts, types: GraphTypes, left_out: int) -> Array:
+def _features_of_edges(parts: HeteroParts, types: GraphTypes, num_merged: int) -> Array:
     """Return all edge features [E, d] in the dataset's edge order; 0 for relations without features.
 
     Raises DataError if widths differ between relations, or some edges are equal.
@@ -320,9 +319,9 @@ def _features_of_edges(parts: HeteroParts, types: GraphTypes, left_out: int) -> 
             f"{join_names([f'{width} ({name})' for name, width in widths.items()])}: pad the narrower ones "
             "with 0"
         )
-    if left_out:
+    if num_merged:
         raise DataError(
-            f"{parts.name}: {left_out:,} edges are duplicates within their relation, and only one edge's "
+            f"{parts.name}: {num_merged:,} edges are duplicates within their relation, and only one edge's "
             "features can be kept: remove the duplicates"
         )
     width = next(iter(widths.values()))

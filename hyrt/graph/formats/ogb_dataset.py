@@ -33,7 +33,7 @@ from hyrt.graph.formats.ogb_files import (
 )
 from hyrt.graph.formats.schema import Dataset, FeatureRows, feature_table_name
 from hyrt.graph.hetero.csr import RelationEdges, RelationEdgeStream
-from hyrt.graph.hetero.dataset import HeteroDatasetParts, assemble_dataset, describe_skipped
+from hyrt.graph.hetero.dataset import HeteroDatasetParts, assemble_dataset, describe_merged
 from hyrt.graph.hetero.graph_types import GraphTypes, Relation
 from hyrt.graph.labels import is_labelled
 
@@ -54,16 +54,17 @@ def read_hetero_ogb(name: str, folder: Path, scratch: Path | None) -> Dataset:
     it is None. Raises DataError if a file is missing or damaged, or the dataset is homogeneous.
     """
     if (folder / "processed" / "paper").is_dir():
-        data, left_out = assemble_dataset(name, _mag240m(name, folder, scratch), scratch)
+        parts = _mag240m(name, folder, scratch)
     elif (folder / "raw" / "triplet-type-list.csv.gz").exists():
-        data, left_out = assemble_dataset(name, _csv_parts(name, folder, scratch), scratch)
+        parts = _csv_parts(name, folder, scratch)
     else:
         raise DataError(
             f"{name}: {folder} is not a heterogeneous OGB dataset, because it has neither processed/paper "
             f"nor raw/triplet-type-list.csv.gz: open it without {HETERO_SUFFIX}"
         )
-    if left_out:
-        warn_user(describe_skipped(name, left_out), DataWarning)
+    data, merged = assemble_dataset(name, parts, scratch)
+    if merged.any():
+        warn_user(describe_merged(name, parts.types, merged), DataWarning)
     return data
 
 

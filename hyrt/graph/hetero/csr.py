@@ -33,7 +33,7 @@ class RelationEdges(NamedTuple):
     targets: Array
     """[n] destinations, numbered within their type."""
     weights: Array | None = None
-    """[n] float32; None if the relation has no weights (1 if other relations have weights)."""
+    """[n] float32; None if the relation has no weights: its edges have weight 1 if others have weights."""
 
 
 RelationEdgeStream = Callable[[], Iterator[RelationEdges]]
@@ -68,8 +68,9 @@ def build_hetero_csr(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Build CSR over incoming edges with rows sorted by relation, then by source.
 
-    Duplicate edges are merged, and their weights are summed if `weighted`; self loops are kept. The stream is
-    read once to count, and once more for each range of vertices whose rows fit the bound.
+    Duplicate edges are merged, and their weights are summed if `weighted`, except in relations without
+    weights; self loops are kept. The stream is read once to count, and once more for each range of vertices
+    whose rows fit the bound.
 
     `emit` is called with consecutive parts of the sources [n] int32 (int64 if V >= 2^31), numbered across
     all types, the relation indices [n], and the weights [n] float32 or None. At most `range_entries` entries
@@ -85,6 +86,7 @@ def build_hetero_csr(
     first_sources, first_targets = types.starts[from_types], types.starts[to_types]
     counts = np.zeros(count, np.int64)
     edge_counts = np.zeros(len(types.relations), np.int64)
+    is_unweighted = np.zeros(len(types.relations), np.bool_)
     vertex_dtype = np.dtype(np.int32 if count < 2**31 else np.int64)
     key_dtype = np.dtype(np.int32 if count * len(types.relations) < 2**31 else np.int64)
     with Workers(threads or available_cores(), "relations") as workers:
@@ -92,6 +94,7 @@ def build_hetero_csr(
             relation = piece.relation
             _check_ends(types, piece, int(edge_counts[relation]), source)
             edge_counts[relation] += len(piece.targets)
+            is_unweighted[relation] = piece.weights is None
             rows = types.interval(types.relations[relation].destination)
             _count(workers, piece.targets, int(first_targets[relation]), rows, counts)
         upper = np.zeros(count + 1, np.int64)
@@ -111,11 +114,13 @@ def build_hetero_csr(
             lengths = counts[first:last]
             _sort(workers, starts, entries, weights, lengths)
             left = kernels.compact_rows(starts, lengths, entries)
+            dtypes = (vertex_dtype, choose_relation_dtype(len(types.relations)))
+            sources, relations = _decoded(workers, entries[:left], count, dtypes)
             if weights is not None:
                 kernels.compact_rows(starts, lengths, weights)
                 weights = weights[:left]
-            dtypes = (vertex_dtype, choose_relation_dtype(len(types.relations)))
-            emit(*_decoded(workers, entries[:left], count, dtypes), weights)
+                weights[is_unweighted[relations]] = 1
+            emit(sources, relations, weights)
     indptr = np.zeros(count + 1, np.int64)
     np.cumsum(counts, out=indptr[1:])
     return indptr, edge_counts

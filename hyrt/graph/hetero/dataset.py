@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -146,8 +146,11 @@ class HeteroDatasetParts:
     __repr__ = short_repr
 
 
-def assemble_dataset(name: str, parts: HeteroDatasetParts, scratch: Path | None) -> tuple[Dataset, int]:
-    """Assemble a heterogeneous dataset, and return it with the number of merged duplicate edges.
+def assemble_dataset(
+    name: str, parts: HeteroDatasetParts, scratch: Path | None
+) -> tuple[Dataset, NDArray[np.int64]]:
+    """Assemble a heterogeneous dataset, and return it with the number of merged duplicate edges of each
+    relation [R].
 
     The edges are stored in `scratch`, or in memory if it is None. Raises DataError if an endpoint is not a
     vertex of its type, or the number of labels or masks differs from the number of target-type vertices.
@@ -162,25 +165,27 @@ def assemble_dataset(name: str, parts: HeteroDatasetParts, scratch: Path | None)
                 f"has {len(array):,} rows for {high - low:,} vertices of type {types.target!r}: use one row "
                 "per vertex",
             )
-    topology, num_edges = _topology(name, types, parts.edges, scratch, weighted=parts.weighted)
+    topology, merged = _topology(name, types, parts.edges, scratch, weighted=parts.weighted)
     arrays = types_to_arrays(types) | topology
     arrays["labels"] = labels_of_all(parts.labels, types)
     arrays |= {key: expand_mask(mask, types) for key, mask in parts.masks.items()}
-    return Dataset(name, arrays, None, tables=dict(parts.tables)), num_edges - len(topology["indices"])
+    return Dataset(name, arrays, None, tables=dict(parts.tables)), merged
 
 
 def _topology(
     name: str, types: GraphTypes, edges: RelationEdgeStream, scratch: Path | None, *, weighted: bool
-) -> tuple[dict[str, Array], int]:
+) -> tuple[dict[str, Array], NDArray[np.int64]]:
     indices = ArrayBuilder(
         np.dtype(np.int32 if types.num_vertices < 2**31 else np.int64), scratch and scratch / "indices.npy"
     )
     numbers = ArrayBuilder(choose_relation_dtype(len(types.relations)), scratch and scratch / "edge_type.npy")
     values = ArrayBuilder(np.dtype(np.float32), scratch and scratch / "edge_weight.npy") if weighted else None
+    num_edges = np.zeros(len(types.relations), np.int64)
 
     def emit(sources: Array, relations: Array, weights: Array | None) -> None:
         indices.append(sources)
         numbers.append(relations)
+        num_edges[:] += np.bincount(relations, minlength=len(num_edges))
         if values is not None and weights is not None:
             values.append(weights)
 
@@ -192,7 +197,7 @@ def _topology(
     arrays = {"indptr": indptr, "indices": indices.finish(), EDGE_TYPE: numbers.finish()}
     if values is not None:
         arrays[EDGE_WEIGHT] = values.finish()
-    return arrays, int(edge_counts.sum())
+    return arrays, edge_counts - num_edges
 
 
 def labels_of_all(labels: Array, types: GraphTypes) -> Array:
@@ -239,11 +244,24 @@ def stream_relation_edges(arrays: Mapping[str, Array], types: GraphTypes) -> Rel
     return stream
 
 
+def _stream_weighted_relations(arrays: Mapping[str, Array], types: GraphTypes) -> RelationEdgeStream:
+    """Stream a dataset's edges; edges of relations whose weights are all 1 have no weights."""
+    edges = stream_relation_edges(arrays, types)
+    if EDGE_WEIGHT not in arrays:
+        return edges
+    weighted = {
+        piece.relation for piece in edges() if piece.weights is not None and (piece.weights != 1).any()
+    }
+    return lambda: (
+        piece if piece.relation in weighted else piece._replace(weights=None) for piece in edges()
+    )
+
+
 def add_reverse_to_dataset(data: Dataset, scratch: Path) -> Dataset:
     """Add reverse relations to a checked heterogeneous dataset; see `add_reverse_relations`.
 
-    The new edges are memory-mapped files in `scratch`. Raises DataError if the dataset is homogeneous or has
-    edge features.
+    Weights of equal edges are summed, except in relations whose weights are all 1. The new edges are
+    memory-mapped files in `scratch`. Raises DataError if the dataset is homogeneous or has edge features.
     """
     types = types_from_arrays(data.arrays)
     if types is None:
@@ -256,7 +274,7 @@ def add_reverse_to_dataset(data: Dataset, scratch: Path) -> Dataset:
             data.name, EDGE_FEATURES, "has no values for the reversed edges: remove --reverse, or this key"
         )
     wider = add_reverse_relations(types)
-    edges = add_reverse_edges(stream_relation_edges(data.arrays, types), types, wider)
+    edges = add_reverse_edges(_stream_weighted_relations(data.arrays, types), types, wider)
     topology, _ = _topology(data.name, wider, edges, scratch, weighted=EDGE_WEIGHT in data.arrays)
     if EDGE_TIME in data.arrays:
         topology[EDGE_TIME] = _times_with_reverse(data.arrays, types, wider, topology, scratch)
@@ -319,7 +337,7 @@ def build_hetero_graph(
         Vertex type that has labels.
     weights
         [e] edge weights above 0 of some relations; edges of the others get weight 1. Weights of duplicate
-        edges are summed.
+        edges are summed, but not the 1s of relations without weights.
 
     Raises
     ------
@@ -333,7 +351,7 @@ def build_hetero_graph(
     types = GraphTypes(
         tuple(tables), starts.astype(np.int64), tuple(Relation(*names) for names in relations), target
     )
-    data, left_out = assemble_dataset(
+    data, merged = assemble_dataset(
         name,
         HeteroDatasetParts(
             types,
@@ -349,8 +367,8 @@ def build_hetero_graph(
         ),
         None,
     )
-    if left_out:
-        warn_user(describe_skipped(name, left_out, weighted=bool(weights)), DataWarning)
+    if merged.any():
+        warn_user(describe_merged(name, types, merged, weights or {}), DataWarning)
     check_dataset(data)
     return to_graph(data)
 
@@ -424,11 +442,23 @@ def get_edge_lists(graph: Graph) -> dict[Relation, tuple[Array, Array]]:
     }
 
 
-def describe_skipped(name: str, num_skipped: int, *, weighted: bool = False) -> str:
-    """Return the warning about merged duplicate edges."""
-    edges = "1 duplicate edge was" if num_skipped == 1 else f"{num_skipped:,} duplicate edges were"
-    added = ", and their weights were summed" if weighted else ""
-    return f"{name}: {edges} merged with equal edges of the same relation{added}"
+def describe_merged(
+    name: str,
+    types: GraphTypes,
+    merged: NDArray[np.int64],
+    weighted: Collection[tuple[str, str, str]] = (),
+) -> str:
+    """Return the warning about merged duplicate edges, with their number in each relation [R].
+
+    `weighted` has the relations that have weights.
+    """
+    total = int(merged.sum())
+    edges = "1 duplicate edge was" if total == 1 else f"{total:,} duplicate edges were"
+    counts = {types.relations[number]: int(merged[number]) for number in np.flatnonzero(merged)}
+    shown = ", ".join(f"{relation} {count:,}" for relation, count in counts.items())
+    are_summed = any((each.source, each.name, each.destination) in weighted for each in counts)
+    summed = ", and their weights were summed" if are_summed else ""
+    return f"{name}: {edges} merged with equal edges of the same relation ({shown}){summed}"
 
 
 def _num_rows(table: Array | SparseFeatures | int) -> int:

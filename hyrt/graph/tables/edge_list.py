@@ -65,6 +65,8 @@ class EdgeListBuilder:
         self.dtype = dtype
         self.num = 0
         """Number of rows, including edges that are dropped."""
+        self.num_dropped = 0
+        """Number of rows with ids that are not vertices."""
         of_times = {} if times is None else {EDGE_TIME: times}
         self._files = {
             key: scratch / f"listed-{key}.npy" for key in ("sources", "targets", *extras, *of_times)
@@ -81,10 +83,11 @@ class EdgeListBuilder:
         }
 
     def append(self, sources: Array, targets: Array, extras: dict[str, Array]) -> None:
-        """Append edges. Edges with a vertex below 0 are dropped later, but counted."""
+        """Append edges. Edges whose source is below 0 are dropped later, but counted."""
         for key, part in {"sources": sources, "targets": targets, **extras}.items():
             self._writers[key].append(part)
         self.num += len(sources)
+        self.num_dropped += int((sources < 0).sum())
 
     def close(self) -> None:
         """Close the files; idempotent."""

@@ -36,6 +36,7 @@ from hyrt.graph.tables.import_tables import (
     block_bytes,
     check_consecutive,
     compact_ids,
+    describe_rows,
     describe_unscaled,
     draw_random_split,
     integer_ids_without_table,
@@ -238,17 +239,17 @@ def _summarize(
     schema: HeteroImportSchema,
     types: GraphTypes,
     lists: list[EdgeListBuilder],
-    merged: int,
+    merged: NDArray[np.int64],
     read: dict[str, VertexTableData],
 ) -> Iterator[str]:
     """Yield the lines of the import's summary."""
-    for table, edges in zip(schema.relations, lists, strict=True):
+    for table, edges, num_merged in zip(schema.relations, lists, merged.tolist(), strict=True):
         weights = f", weights {table.weight!r}" if table.weight is not None else ""
         times = f", times {table.time!r}" if table.time is not None else ""
-        yield f"{_name(table)}: {pluralize(edges.num, 'edge row')}{weights}{times}"
-    if merged:
-        summed = " (weights summed)" if any(EDGE_WEIGHT in edges.extras for edges in lists) else ""
-        yield f"duplicate edges removed{summed}: {merged:,}"
+        count = pluralize(edges.num - edges.num_dropped - num_merged, "edge")
+        more = describe_rows(edges, num_merged)
+        left_out = f" ({', '.join(more)})" if more else ""
+        yield f"{_name(table)}: {pluralize(edges.num, 'edge row')}{weights}{times}: {count}{left_out}"
     for name in types.vertex_types:
         known = read.get(name)
         without = "" if known is not None and known.rows is not None else " with learned features"

@@ -15,7 +15,7 @@ from hyrt.errors import DataError, escape_undecodable, join_names
 from hyrt.formatting import format_bytes, pluralize
 from hyrt.graph.formats.convert import check_destination, write_dataset
 from hyrt.graph.formats.npy import CHUNK_BYTES
-from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset
+from hyrt.graph.formats.schema import EDGE_WEIGHT, Dataset, FeatureRows, check_dataset
 from hyrt.graph.graph import SPLITS
 from hyrt.graph.labels import is_labelled
 from hyrt.graph.metadata import IDS, DataNames, add_names, save_names, write_names
@@ -360,13 +360,8 @@ def _summarize(
     vertices: VertexTableData | None,
 ) -> Iterator[str]:
     """Yield the lines of the import's summary."""
-    more = []
     rules = schema.edges
-    if built.merged:
-        more.append(
-            f"{pluralize(built.merged, 'duplicate')} "
-            + ("merged" if schema.edges.duplicates == "merge" else "removed")
-        )
+    more = describe_rows(edges, built.merged, rules.duplicates)
     if built.self_loops:
         action = "kept" if rules.self_loops == "keep" else "removed"
         more.append(f"{pluralize(built.self_loops, 'self-loop')} {action}")
@@ -379,6 +374,23 @@ def _summarize(
         yield f"edge types: {list_numbered(types)}"
     if vertices is not None and vertices.classes:
         yield f"classes: {list_numbered(vertices.classes)}"
+
+
+def describe_rows(edges: EdgeListBuilder, merged: int, duplicates: str = "merge") -> list[str]:
+    """Describe the rows of an edge table that are not edges, for the summary of an import."""
+    words = []
+    if edges.num_dropped:
+        words.append(f"{pluralize(edges.num_dropped, 'row')} with unknown ids dropped")
+    if merged:
+        is_summed = duplicates == "merge" and EDGE_WEIGHT in edges.extras
+        kept = (["weights summed"] if is_summed else []) + (
+            ["earliest times kept"] if edges.has_times else []
+        )
+        words.append(
+            f"{pluralize(merged, 'duplicate')} {'merged' if duplicates == 'merge' else 'removed'}"
+            + (f" with {' and '.join(kept)}" if kept else "")
+        )
+    return words
 
 
 def describe_unscaled(tables: Mapping[str, VertexTableData]) -> list[str]:

@@ -97,13 +97,13 @@ class TestBuild:
         pieces, wanted = [], {}
         for number, (names, (sources, targets)) in enumerate(lists.items()):
             order = rng.permutation(np.repeat(np.arange(len(sources)), times))
-            # The last relation has no weights: each counts 1.
+            # The last relation has no weights: all its edges have 1, also if there are several equal ones.
             weights = None if number == 4 else rng.uniform(0.1, 2, len(order)).astype(np.float32)
             pieces.append(RelationEdges(number, sources[order], targets[order], weights))
             first, second = (starts[NAMES.index(name)] for name in (names[0], names[2]))
             for k, at in enumerate(order):
                 key = int(second + targets[at]), number, int(first + sources[at])
-                wanted[key] = wanted.get(key, 0.0) + (1.0 if weights is None else float(weights[k]))
+                wanted[key] = 1.0 if weights is None else wanted.get(key, 0.0) + float(weights[k])
         parts = []
         indptr, _ = build_hetero_csr(
             lambda: iter(pieces),
@@ -123,7 +123,8 @@ class TestBuild:
     def test_a_long_row_is_sorted_with_its_weights(self):
         order = np.random.default_rng(0).permutation(np.repeat(np.arange(50), 2))
         with pytest.warns(
-            DataWarning, match="50 duplicate edges were merged .*, and their weights were summed"
+            DataWarning,
+            match=r"50 duplicate edges were merged .* \(a r b 50\), and their weights were summed",
         ):
             graph = build_hetero_graph(
                 *("x", {"a": 50, "b": 1}, {("a", "r", "b"): (order, np.zeros(100, np.int64))}),

@@ -96,10 +96,9 @@ def test_types_and_relations(destination: str, tmp_path: Path, capsys: pytest.Ca
     assert said[1:] == [
         "papers.csv, column 'field': 1 of 3 values count as missing (empty 1)",
         "papers.csv, column 'part': 1 of 3 values count as missing (empty 1)",
-        "author writes paper: 4 edge rows",
-        "paper cites paper: 3 edge rows",
-        "author lives in place: 2 edge rows",
-        "duplicate edges removed: 1",
+        "author writes paper: 4 edge rows: 3 edges (1 duplicate merged)",
+        "paper cites paper: 3 edge rows: 2 edges (1 row with unknown ids dropped)",
+        "author lives in place: 2 edge rows: 2 edges",
         "paper: 3 vertices",
         "author: 3 vertices with learned features",
         "place: 2 vertices",
@@ -163,6 +162,8 @@ def test_weights_of_edges(
             ("writes1.csv", "author,doi,share\nann,a,0.5\nbob,a,2\n"),
             ("writes2.csv", "author,doi,share\nann,c,3\nann,a,1.5\n"),
             ("cites.csv", "from,to,times\nz,a,6\na,b,4\nb,b,5\n"),
+            # A relation without weights, in which a duplicate does not count twice.
+            ("lives.csv", "who,where\ncid,2\nann,1\nann,1\n"),
         ):
             (tmp_path / name).write_text(lines)
         name = f"reverse-{reverse}"
@@ -185,8 +186,51 @@ def test_weights_of_edges(
                 edges[f"{destination} {back} {source}", v, u] = weight
         assert weights_by_name(graph) == edges
     said = capsys.readouterr().out
-    assert "author writes paper: 4 edge rows, weights 'share'" in said
-    assert "duplicate edges removed (weights summed): 1" in said
+    assert (
+        "author writes paper: 4 edge rows, weights 'share': 3 edges (1 duplicate merged with weights summed)"
+        in said
+    )
+    assert "author lives in place: 3 edge rows: 2 edges (1 duplicate merged)" in said
     (tmp_path / "cites.csv").write_text("from,to,times\na,b,0\n")
     with pytest.raises(DataError, match=r"cites\.csv, line 2, column 'times': 0\.0 is not a valid weight"):
         run_here("data", "import", *FILES, "--schema", "schema.yaml", "-o", "x", cwd=tmp_path)
+
+
+def test_duplicates_and_mutual_edges_without_weights_count_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The weights of another relation change nothing, and the same holds when edges are reversed later."""
+    (tmp_path / "likes.csv").write_text("who,whom\n0,1\n1,0\n0,2\n0,2\n2,2\n")
+    (tmp_path / "rates.csv").write_text("who,whom,stars\n0,1,2\n1,0,3\n0,2,1\n0,2,1.5\n2,2,4\n")
+    entries = [
+        f"{{relation: [p, {name}, p], files: {name}.csv, source: who, target: whom"
+        for name in ("likes", "rates")
+    ]
+    schema = (
+        f"target_type: p\ntypes: {{p: {{}}}}\nrelations:\n- {entries[0]}}}\n- {entries[1]}, weight: stars}}\n"
+    )
+    for reverse in (False, True):
+        (tmp_path / "s.yaml").write_text(f"reverse: {str(reverse).lower()}\n{schema}")
+        words = ("likes.csv", "rates.csv", "--schema", "s.yaml", "-o", f"reverse-{reverse}.npz")
+        run_here("data", "import", *words, cwd=tmp_path)
+    run_here("data", "convert", "reverse-False.npz", "later.npz", "--reverse", cwd=tmp_path)
+    said = capsys.readouterr().out
+    assert "p likes p: 5 edge rows: 4 edges (1 duplicate merged)" in said
+    assert "p rates p: 5 edge rows, weights 'stars': 4 edges (1 duplicate merged with weights summed)" in said
+    wanted = {(0, 1): 2.0, (1, 0): 3.0, (0, 2): 2.5, (2, 2): 4.0}
+    both_ways = {(0, 1): 5.0, (1, 0): 5.0, (0, 2): 2.5, (2, 0): 2.5, (2, 2): 4.0}
+    for name, rates in (("reverse-False", wanted), ("reverse-True", both_ways), ("later", both_ways)):
+        topology = open_graph(tmp_path / f"{name}.npz", check=True).topology
+        assert topology.edge_types is not None
+        assert topology.edge_weights is not None
+        rows = np.repeat(np.arange(3), np.diff(topology.indptr)).tolist()
+        found: list[dict[tuple[int, int], float]] = [{}, {}]
+        for u, v, r, w in zip(
+            topology.indices.tolist(),
+            rows,
+            topology.edge_types.tolist(),
+            topology.edge_weights.tolist(),
+            strict=True,
+        ):
+            found[r][u, v] = w
+        assert found == [dict.fromkeys(rates, 1.0), rates]
