@@ -1,1 +1,1 @@
-"""Prediction of runs on this or other machines before they start, and choice of devices and formats."""
+"""Prediction of runs on this or another machine, and automatic choice of devices and feature formats."""

@@ -1,4 +1,4 @@
-"""Implementation of `--devices auto`, and shares of a full graph among several devices by measured rates."""
+"""Implementation of `--devices auto`, and division of a full graph among devices by measured rates."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ from hyrt.predict.step_dry_run import model_for_widths
 from hyrt.predict.workload import check_predictable, expected_workload, sampled_workload
 from hyrt.training.setup import PreparedRun
 
-# Feeding a device with a smaller share of a step costs more than the device contributes.
+# Minimum share of a step: for a smaller share, feeding the device costs more than the device contributes.
 _MIN_SHARE = 0.05
 _NOT_MEASURED = "its rates are unknown: run `hyrt devices --measure`"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Devices selected by auto."""
+    """Result of `--devices auto`."""
 
     devices: tuple[str, ...]
-    """Entries `name=share` for the settings."""
+    """Selected devices, as entries `name=share` of the settings."""
     unused: tuple[tuple[str, str], ...]
-    """Devices that were not selected, as (name, reason)."""
+    """Pairs (name, reason) of the devices that were not selected."""
 
 
 def resolve_auto(config: Config, prepared: PreparedRun) -> tuple[Config, DeviceChoice | None]:
-    """Replace `devices: auto` in the settings by the selected devices.
+    """Replace `devices: auto` in the settings with the selected devices.
 
-    The run reuses the objects of `prepared` that are built here. Raises DeviceUnavailableError, with every
+    Objects of `prepared` that are built here are reused by the run. Raises DeviceUnavailableError, with every
     device's reason, if no device can train.
     """
     if config.device_requests[0].name != AUTO:
@@ -68,7 +68,7 @@ def resolve_auto(config: Config, prepared: PreparedRun) -> tuple[Config, DeviceC
 
 
 def resolve_auto_for(config: Config, work: TrainingWorkload) -> Config:
-    """Resolve `devices: auto` as `resolve_auto` does, for work whose graph is not open."""
+    """Replace `devices: auto` as `resolve_auto` does, for work whose graph is not open."""
     if config.device_requests[0].name != AUTO:
         return config
     widths = work.at(1.0).features
@@ -89,7 +89,7 @@ def _resolved(
     candidates = real_devices(surveys)
     model_kind = find_model(config.model.kind).costs_like
     if model_kind and any(not info.host_cores for info in candidates):
-        # Measure only if the CPU has to be compared with another device.
+        # Measure the CPU only if it has to be compared with another device.
         calibration = _with_cpu(candidates, calibration, model_kind)
         try:
             work = work_of()
@@ -104,7 +104,7 @@ def _resolved(
     )
     balance = config.balance
     if balance.policy == "auto" and not config.sampler.is_full_graph:
-        # Unlike shares in the settings, selected shares are only a starting point.
+        # Unlike shares in the settings, selected shares are a starting point that the policy may change.
         balance = balance.model_copy(update={"policy": DEFAULT_POLICY})
     return config.model_copy(update={"devices": list(choice.devices), "balance": balance}), choice
 
@@ -117,20 +117,20 @@ def choose_devices(
     *,
     only_fastest: bool = False,
 ) -> DeviceChoice:
-    """Choose the CPU, and every suitable real device with its share.
+    """Select the CPU and every suitable device that is not simulated, with their shares.
 
     A suitable device can run the model, does not share the CPU's cores, and is fast enough for at least a
-    twentieth of a step. Shares are proportional to speeds: `step_s` returns the seconds of a device alone for
-    a whole step, or None if unknown. `unsupported_reason` returns "" for a device that can run the model.
-    With `only_fastest` (full-graph training on one device), one device is chosen. Raises
+    twentieth of a step. Shares are proportional to speeds: `step_s` returns the time in seconds of a whole
+    step on one device, or None if it is unknown. `unsupported_reason` returns "" for a device that can run
+    the model. With `only_fastest` (full-graph training on one device), only one device is selected. Raises
     DeviceUnavailableError, with every device's reason, if no device can train.
     """
     speeds: dict[str, float] = {}
     unused: list[tuple[str, str]] = []
     for info in real_devices(surveys):
         if info.kind == "cpu":
-            # A CPU of unknown speed is the only device, because the CPU is measured whenever another device's
-            # speed is known.
+            # If the CPU's speed is unknown, the CPU is the only device: it is measured whenever another
+            # device's speed is known.
             speeds[info.name] = 1 / (step_s(info) or 1.0)
             continue
         seconds = None if info.host_cores else step_s(info)
@@ -168,7 +168,7 @@ def choose_devices(
 def _with_cpu(
     candidates: Sequence[DeviceInfo], calibration: Calibration | None, kind: str
 ) -> Calibration | None:
-    """Return the calibration; measure the CPU before if its speed with the model kind is unknown."""
+    """Return the calibration, after measuring the CPU if its speed with the model kind is unknown."""
     cpu = [info for info in candidates if info.kind == "cpu"]
     for info in cpu:
         speed = device_speed(info, calibration, kind)
@@ -181,25 +181,25 @@ def _with_cpu(
             try:
                 save_calibration(calibration)
             except DataWriteError:
-                pass  # Only the measurement is lost, and the next run repeats it.
+                pass  # The measurement cannot be saved, so the next run repeats it.
     return calibration
 
 
 def _step_s(
     info: DeviceInfo, calibration: Calibration | None, model: str, work: TrainingWorkload | None
 ) -> float | None:
-    """Return the seconds of a device alone for a whole step; None if unknown."""
+    """Return the time in seconds of a whole step on one device, or None if it is unknown."""
     trainer = device_speed(info, calibration, model).trainer
     return None if trainer is None or work is None else whole_step_s(trainer, work)
 
 
 def whole_step_s(trainer: PlatformTrainer, work: TrainingWorkload) -> float:
-    """Return the seconds of a trainer for one whole step, with transfer and computation overlapped.
+    """Return the time in seconds of a whole step on one trainer, which overlaps transfer and computation.
 
-    The host trainer computes with all cores.
+    A host trainer computes with all cores.
     """
     host = Host(memory_gb_s=1.0, macs_per_s=1.0)
-    # Include the aggregation, which the load stage could do. Sparse rows stay sparse.
+    # Include aggregation in training, although the load stage could do it. Sparse rows stay sparse.
     model = StepModel(Platform(name="one trainer", host=host), work, ExtraTerms(load_forms=False))
     step, threads = work.at(float(work.batch_size)), Threads(sample=1, load=1, train=1)
     computing = model.propagate_s(replace(trainer, is_host=False), step, threads)
@@ -207,7 +207,7 @@ def whole_step_s(trainer: PlatformTrainer, work: TrainingWorkload) -> float:
 
 
 def known_work(config: Config, prepared: PreparedRun) -> TrainingWorkload:
-    """Return a run's work before its start: sampled, or expected if sampling is expensive.
+    """Return the work of a run: from samples, or from expected sizes if sampling is expensive.
 
     Raises ConfigError with the reason if the work is unknown.
     """
@@ -221,7 +221,7 @@ def known_work(config: Config, prepared: PreparedRun) -> TrainingWorkload:
 
 
 def _unsupported_reason(info: DeviceInfo, model: torch.nn.Module, objective: Objective) -> str:
-    """Try the model on the device; any exception is a reason against the device."""
+    """Load the model on the device, and return the reason if that fails, or ""."""
     try:
         backend, found = find_device(info.name)
         with opened(backend, found, DeviceOptions()) as device:
@@ -232,16 +232,16 @@ def _unsupported_reason(info: DeviceInfo, model: torch.nn.Module, objective: Obj
                 lambda: load_replica(device, model, trainable, objective),
                 fault=DeviceFaultError,
             )
-    except Exception as error:  # A plug-in may raise anything, and must not stop the run.
+    except Exception as error:  # A plug-in may raise any exception, which must not stop the run.
         return " ".join(describe_error(error).split()).removeprefix(f"{info.name}: ")
     return ""
 
 
 def share_columns(config: Config, prepared: PreparedRun) -> tuple[Config, str]:
-    """Set the devices' shares of a full graph to the speed of each device alone; a resumed run keeps them.
+    """Set the devices' shares of a full graph to their individual speeds; a resumed run does not change them.
 
-    Settings with shares, with `balance.predict=false` or of other runs do not change. Returns the settings,
-    and where the shares come from or why there are none; "" for other runs.
+    Settings that contain shares or `balance.predict=false`, and settings of other runs, do not change.
+    Returns the settings, and the origin of the shares or the reason why there are none ("" for other runs).
     """
     is_team = config.sampler.is_full_graph and len(config.training_requests) > 1
     if not is_team or config.has_explicit_split or not config.balance.predict or prepared.is_custom_module:

@@ -1,6 +1,4 @@
-"""Prediction of full-graph training in chunks: the devices with their capacities and shares, and the
-simulated epoch.
-"""
+"""Prediction of full-graph training in chunks: device capacities and shares, and a simulated epoch."""
 
 from __future__ import annotations
 
@@ -27,32 +25,32 @@ from hyrt.errors import ConfigError, join_names
 from hyrt.formatting import format_bytes, format_duration
 from hyrt.predict.chunked_work import MAX_SIMULATED, ChunkedWork, expected_edges, host_arrays
 
-# The driver and other processes use the rest of a device's memory.
+# Fraction of the device memory for chunks; the driver and other processes use the rest.
 _FREE_FRACTION = 0.9
-# Enough intervals for a comparison of device speeds; a simulation of more takes longer.
+# This many intervals suffice to compare the speeds of devices, and more would take longer to simulate.
 _MAX_SPEED_INTERVALS = 16
 
 
 def free_bytes(trainer: PlatformTrainer) -> float:
-    """Return the device memory for chunks if the settings have no limit."""
+    """Return the bytes of device memory for chunks if the settings do not limit it."""
     memory_gib = trainer.device.memory_gib
     return math.inf if memory_gib is None else _FREE_FRACTION * memory_gib * 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedDeviceGroup:
-    """One device, or several that share a graph."""
+    """One device, or several devices that share a graph."""
 
     trainers: tuple[PlatformTrainer, ...]
     host: Host
     shares: tuple[float, ...]
-    """Relative shares of the columns."""
+    """Relative share of the chunk columns per device."""
     intervals: int
-    """P, the number of vertex intervals."""
+    """Number of vertex intervals, P."""
     in_flight: int
-    """Number of chunks on a device at once; 1 for the CPU."""
+    """Maximum number of chunks on a device at the same time; 1 for the CPU."""
     threads: int | None = None
-    """Threads of a CPU trainer among the devices; None for all."""
+    """Number of threads of a CPU trainer among the devices; None for all threads."""
 
     @classmethod
     def from_config(
@@ -63,9 +61,9 @@ class PredictedDeviceGroup:
         config: Config,
         shares: Sequence[float] = (),
     ) -> PredictedDeviceGroup | None:
-        """Plan the devices as a run does; None if no chunks fit, or too many are configured.
+        """Plan the devices as a run does; return None if no chunks fit or too many are configured.
 
-        Empty `shares` stand for the speed of each device alone.
+        If `shares` is empty, shares are proportional to the speed of each device alone.
         """
         settings, intervals = config.fullgraph, []
         if settings.chunks > MAX_SIMULATED:
@@ -96,18 +94,18 @@ class PredictedDeviceGroup:
 
     @property
     def machine(self) -> ChunkMachine:
-        """Machine model for the simulation."""
+        """Machine model that the simulation uses."""
         return group_machine(self.trainers, self.host, self.threads)
 
     def epoch(self, work: ChunkedWork, config: Config) -> ChunkedEpoch:
-        """Simulate an epoch."""
+        """Simulate an epoch and return its times and counts."""
         schedule = ChunkSchedule(
             fused=True,
             selective=True,
             filter_below=config.fullgraph.filter_below,
             order=config.fullgraph.order,
             max_resident=self.in_flight,
-            # A device without a shared switch is a chain of length one.
+            # Set this for all devices: a device without a shared switch is a chain of length one.
             chain=True,
             shares=self.shares,
         )
@@ -115,7 +113,7 @@ class PredictedDeviceGroup:
         return simulate_epoch(grid, work.layers, self.machine, schedule, targets)
 
     def limits(self, config: Config) -> list[float]:
-        """Return, for each column, the useful fraction of rows below which its rows are filtered."""
+        """Return, for each chunk column, the fraction of useful rows below which the host filters rows."""
         settings, machine = config.fullgraph, self.machine
         limits = [0.0] * self.intervals
         for device, columns in enumerate(assign_columns(self.intervals, self.shares)):
@@ -125,7 +123,7 @@ class PredictedDeviceGroup:
         return limits if settings.order == "column-row" else [0.0] * self.intervals
 
     def _speeds(self, work: ChunkedWork, config: Config) -> tuple[float, ...]:
-        """Return the speed of each device alone, relative to the fastest, to three digits."""
+        """Return the speed of each device alone, relative to the fastest and rounded to three digits."""
         num = min(self.intervals, _MAX_SPEED_INTERVALS)
         alone = [replace(self, trainers=(team,), shares=(1.0,), intervals=num) for team in self.trainers]
         epochs_s = [team.epoch(work, config).seconds for team in alone]
@@ -133,34 +131,34 @@ class PredictedDeviceGroup:
 
 
 def _num_in_flight(trainer: PlatformTrainer, in_flight: int) -> int:
-    """Return the number of chunks on a device: as configured, or two if the device prefetches copies."""
+    """Return the number of chunks on a device: the configured number, or two if the device prefetches."""
     if trainer.is_host:
         return 1
     return in_flight or (1 if math.isinf(trainer.device.link_gb_s) else 2)
 
 
 def _threads(trainers: Sequence[PlatformTrainer], host: Host, config: Config) -> int | None:
-    """Return the threads of the CPU trainer, fewer if others use the host cores; None for all."""
+    """Return the CPU trainer's threads, which are fewer if other trainers use host cores; None for all."""
     host_trainers = sum(trainer.is_host or trainer.device.host_cores > 0 for trainer in trainers)
     total = config.runtime.train_threads or host.cores
     return None if total is None else max(1, total // max(1, host_trainers))
 
 
 _GIB, _GB = 2**30, 1e9
-# The forward pass writes a matrix; the backward pass reads it, and overwrites it by its gradient.
+# Passes over a matrix per step: the forward pass writes it, the backward pass reads it and overwrites it.
 _PASSES = 3
 
 
 def file_bytes(config: Config, matrix_bytes: float) -> float:
-    """Return the bytes in a file if the matrices exceed `fullgraph.host_memory`."""
+    """Return the bytes of the matrices that exceed `fullgraph.host_memory` and are stored in a file."""
     limit = config.fullgraph.host_memory
     return 0.0 if limit is None else max(0.0, matrix_bytes - limit)
 
 
 def file_s(config: Config, host: Host, work: TrainingWorkload, matrix_bytes: float) -> float:
-    """Return the seconds of disk I/O per epoch for the part of the file that exceeds the page cache.
+    """Return the disk I/O time per epoch in seconds, for the part of the file that exceeds the page cache.
 
-    `matrix_bytes`: all matrices, in memory and in the file.
+    `matrix_bytes` is the size of all matrices, in memory and in the file.
     """
     limit, in_file = config.fullgraph.host_memory, file_bytes(config, matrix_bytes)
     if limit is None or host.memory_gib is None or host.file_gb_s is None:
@@ -172,7 +170,7 @@ def file_s(config: Config, host: Host, work: TrainingWorkload, matrix_bytes: flo
 
 
 def file_sentence(config: Config, host: Host, work: TrainingWorkload) -> str:
-    """Describe the file of a CPU that trains without chunks; empty without a file."""
+    """Describe the matrix file if the CPU trains without chunks; return "" if there is no file."""
     if config.fullgraph.host_memory is None or work.full_graph_step is None:
         return ""
     memory = math.inf if host.memory_gib is None else host.memory_gib * _GIB
@@ -190,57 +188,57 @@ def file_sentence(config: Config, host: Host, work: TrainingWorkload) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkPrediction:
-    """Predicted epoch in chunks, on one or several devices."""
+    """Predicted epoch of training in chunks, on one or several devices."""
 
     device: str
-    """Name; names of several devices are joined by `+`."""
+    """Name of the device; the names of several devices are joined by `+`."""
     intervals: int
-    """P, the number of vertex intervals."""
+    """Number of vertex intervals, P."""
     vertices: int
-    """Vertices per interval."""
+    """Number of vertices per interval."""
     columns: tuple[int, ...]
-    """Chunk columns per device."""
+    """Number of chunk columns per device."""
     in_flight: int
-    """Number of chunks on a device at once."""
+    """Maximum number of chunks on a device at the same time."""
     epoch: ChunkedEpoch
     synchronize_s: float
-    """Seconds of gradient reduction and optimizer step."""
+    """Time in seconds of the gradient reduction and the optimizer step."""
     relative_error: float
     gather_fraction: float
-    """Fraction of the epoch in which the busiest device gathers along edges, including its copies."""
+    """Fraction of the epoch in which the busiest device copies rows and gathers them along edges."""
     file_s: float = 0.0
-    """Seconds of disk I/O for the part of the file that exceeds the page cache."""
+    """Disk I/O time in seconds, for the part of the file that exceeds the page cache."""
     swapped: Mapping[str, float]
-    """Bytes of each array on the host, by display name."""
+    """Size in bytes of each array on the host, by display name."""
     file_bytes: float
-    """Bytes of `swapped` that must be in a file."""
+    """Part of the arrays in `swapped` that must be stored in a file, in bytes."""
     bound: str
-    """Description of the bottleneck."""
+    """Description of the bottleneck for users."""
     on_all_devices: ChunkPrediction | None = None
-    """Prediction for all accelerators of the platform together, if it has several."""
+    """Prediction for all accelerators of the platform together, if there are several."""
 
     @property
     def epoch_s(self) -> float:
-        """Seconds per epoch."""
+        """Predicted time per epoch in seconds."""
         return self.epoch.seconds + self.file_s + self.synchronize_s
 
     @property
     def num_reads(self) -> int:
-        """Number of chunks that copy rows of an interval."""
+        """Number of chunks for which rows of an interval are copied."""
         return sum(task.queue.startswith("copy in") and ": rows " in task.name for task in self.epoch.tasks)
 
     @property
     def num_filtered(self) -> int:
-        """Number of chunks in `num_reads` whose rows the host filters."""
+        """Number of these chunks for which the host filters rows."""
         return sum(task.queue.startswith("filter") for task in self.epoch.tasks)
 
     @property
     def num_forwarded(self) -> int:
-        """Number of chunks whose rows come from the previous device under the same switch."""
+        """Number of chunks whose rows are forwarded by the previous device under the same switch."""
         return sum("passed on" in task.name for task in self.epoch.tasks)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON values of `hyrt predict --json`."""
+        """Return the values that `hyrt predict --json` prints."""
         return {
             "device": self.device,
             "intervals": self.intervals,
@@ -264,7 +262,7 @@ class ChunkPrediction:
         }
 
     def lines(self) -> list[str]:
-        """Return the lines of `hyrt predict`."""
+        """Return the lines that `hyrt predict` prints."""
         epoch, num = self.epoch, self.intervals
         low, high = (self.epoch_s * (1 + sign * self.relative_error) for sign in (-1, 1))
         copied = "reads host memory in place"
@@ -306,9 +304,9 @@ def predict_loops(
     synchronize_s: float,
     relative_error: float,
 ) -> ChunkPrediction | None:
-    """Predict an epoch on the CPU; None for other devices, or if its loops were not measured.
+    """Predict an epoch on the CPU; return None for other devices, or if the loops were not measured.
 
-    The loops read the rows of an interval in memory, so nothing is copied, whatever the number of intervals.
+    Loops read the rows of an interval in place, so nothing is copied for any number of intervals.
     """
     if not all(trainer.is_host for trainer in trainers) or work.full_graph_step is None:
         return None
@@ -351,10 +349,10 @@ def predict_loops(
 
 
 def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
-    """Simulate an epoch in chunks on the configured devices, or on a platform's first accelerator.
+    """Simulate an epoch in chunks on the configured devices, or on the platform's first accelerator.
 
-    The devices of `config` are used if there are several and all are the platform's. Returns None unless the
-    run trains a full graph in chunks on a device, chunks are necessary or requested, and they fit.
+    The configured devices are used if there are several and the platform has them all. Returns None unless
+    the run trains a full graph on a device, chunks are necessary or requested, and they fit.
     """
     if not config.sampler.is_full_graph:
         return None
@@ -364,7 +362,7 @@ def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -
         return None
     if len(trainers) == 1 and not trains_in_chunks(platform, work, config):
         if trainers[0].is_host:
-            return None  # The device computes in host memory, and no chunks have to be copied.
+            return None  # The device computes in host memory, so no chunks have to be copied.
         budget = min(free_bytes(trainers[0]), config.fullgraph.device_memory or math.inf)
         if sum(full_graph_arrays(work.at(float(work.batch_size)), work).values()) <= budget:
             return None
@@ -375,9 +373,9 @@ def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -
 
 
 def predict_chunked_run(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
-    """Predict a run that trains in chunks with these settings; None if it does not.
+    """Predict a run with these settings; return None if it does not train in chunks.
 
-    `platform` has only the run's trainers. Raises ConfigError if such a run cannot be predicted.
+    `platform` contains only the run's trainers. Raises ConfigError if such a run cannot be predicted.
     """
     if reason := chunk_prediction_gap(platform, work, config):
         raise ConfigError(reason)
@@ -388,7 +386,7 @@ def predict_chunked_run(platform: Platform, work: TrainingWorkload, config: Conf
 
 
 def chunk_prediction_gap(platform: Platform, work: TrainingWorkload, config: Config) -> str:
-    """Return why a run in chunks cannot be predicted accurately; empty if it can, or has no chunks."""
+    """Return the reason why a run in chunks cannot be predicted accurately, or ""."""
     trainers, _ = _selected_trainers(platform, work, config)
     if not trains_in_chunks(platform, work, config):
         return ""
@@ -407,7 +405,7 @@ def chunk_prediction_gap(platform: Platform, work: TrainingWorkload, config: Con
         full_graph_rates is None or not full_graph_rates.looped or work.full_graph_step is None
     )
     if not uses_loops and len(devices) < len(trainers):
-        # Rates of other machines are assumed.
+        # Only this machine is measured; rates of other machines are assumed.
         unknown = platform.name == THIS_MACHINE and not platform.host.chunks
     if not unknown:
         return ""
@@ -427,9 +425,9 @@ def trains_in_chunks(platform: Platform, work: TrainingWorkload, config: Config)
 def _selected_trainers(
     platform: Platform, work: TrainingWorkload, config: Config
 ) -> tuple[list[PlatformTrainer], list[float]]:
-    """Return several configured devices with their shares, or one default device.
+    """Return the configured devices and shares if there are several devices, or else one default device.
 
-    The default is the platform's first accelerator, or its CPU without accelerators.
+    The default is the platform's first accelerator, or its CPU if it has no accelerators.
     """
     trainers, shares = configured_trainers(platform, work, config)
     if len(trainers) > 1:
@@ -444,7 +442,7 @@ def _predict_on_trainers(
     trainers: Sequence[PlatformTrainer],
     shares: Sequence[float],
 ) -> ChunkPrediction | None:
-    """Predict an epoch on some trainers; None if no chunks fit, or the cost is unknown."""
+    """Predict an epoch on the given trainers; return None if no chunks fit or the cost is unknown."""
     chunked = ChunkedWork.from_config(work, config, trainers[-1].device.kind)
     synchronize_s = StepModel(platform, work, ExtraTerms()).synchronize_s(host_trainers(trainers))
     error = ASSUMED_ERROR if platform.relative_error is None else platform.relative_error
@@ -498,7 +496,7 @@ def _simulate(
 def configured_trainers(
     platform: Platform, work: TrainingWorkload, config: Config
 ) -> tuple[list[PlatformTrainer], list[float]]:
-    """Return the configured devices and any configured shares; empty if the platform lacks a device."""
+    """Return the configured devices and shares; both are empty if the platform lacks a device."""
     requests = config.training_requests
     names, platform_trainers = (
         [device_name(trainer.name) for trainer in requests],
@@ -506,7 +504,7 @@ def configured_trainers(
     )
     by_name = {trainer.name: trainer for trainer in platform_trainers}
     if sorted(_kind(name) for name in names) == sorted(_kind(name) for name in by_name):
-        # The platform consists of exactly these devices, numbered in their order with the host first.
+        # The platform contains exactly these devices, with the host first and the others in order.
         ordered = sorted(names, key=lambda name: _kind(name) != "cpu")
         by_name = {
             name: replace(trainer, name=name)
@@ -529,7 +527,7 @@ def _accelerators(platform: Platform, work: TrainingWorkload) -> list[PlatformTr
 
 
 def _busiest(epoch: ChunkedEpoch, num: int) -> tuple[int, dict[str, float]]:
-    """Return the index of the busiest device, and its seconds of copying, gathering and products."""
+    """Return the index of the busiest device, and its times of copies, gathers and products in seconds."""
     busy = [dict.fromkeys(("copy", "gather", "update"), 0.0) for _ in range(num)]
     for task in epoch.tasks:
         queue, _, device = task.queue.rpartition(" ")
@@ -543,7 +541,7 @@ def _busiest(epoch: ChunkedEpoch, num: int) -> tuple[int, dict[str, float]]:
 
 
 def _bound(epoch: ChunkedEpoch, trainers: Sequence[PlatformTrainer], machine: ChunkMachine) -> str:
-    """Describe whether copying or computing dominates on the busiest device."""
+    """Describe whether copies or computation dominate on the busiest device."""
     index, busy_s = _busiest(epoch, len(trainers))
     trainer, costs = trainers[index], machine.devices[index]
     location = f" on {trainer.name}" if len(trainers) > 1 else ""

@@ -1,4 +1,4 @@
-"""Work of full-graph training in chunks: layers, chunk counts, and the arrays on the host."""
+"""Work of full-graph training in chunks: layers, chunk counts, and arrays on the host."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Array = NDArray[Any]
 
 
 def count_graph_chunks(topology: Topology, targets: Array, parts: int) -> tuple[GridSizes, GridSizes]:
-    """Count the chunks of all edges, and of the edges into the targets [n].
+    """Return the chunk counts of all edges, and of the edges into the targets [n].
 
-    `parts`: P, the number of intervals, at most the number of vertices. The intervals are those of
+    `parts` is the number of intervals, P, at most the number of vertices. The intervals are those of
     `hyrt.fullgraph.chunk_grid.ChunkGrid`.
     """
     vertices = Intervals(topology.num_vertices, min(parts, topology.num_vertices))
@@ -49,7 +49,7 @@ def _sizes(topology: Topology, into: Intervals, sources: Intervals, chosen: Arra
     counts = count_chunks(topology.indptr, topology.indices, into, sources, chosen)
     starts, rows = sources.starts, np.diff(sources.starts).astype(np.float64)
     if chosen is None and topology.is_symmetric:
-        # In a symmetric graph, vertices with edges into an interval also have edges from it.
+        # In a symmetric graph, each vertex with edges into an interval also has edges from it.
         return GridSizes(
             rows=rows,
             edges=counts.edges.T.astype(np.float64),
@@ -76,7 +76,7 @@ def _sizes(topology: Topology, into: Intervals, sources: Intervals, chosen: Arra
 
 
 def _sources(topology: Topology, chosen: Array | None, first: int, last: int) -> Array:
-    """Return the sources of all edges into some destinations."""
+    """Return the sources of all edges into a range of destinations, or into the chosen ones."""
     if chosen is None:
         edges: Array = topology.indices[topology.indptr[first] : topology.indptr[last]]
         return edges
@@ -89,39 +89,39 @@ def _sources(topology: Topology, chosen: Array | None, first: int, last: int) ->
 
 
 _FLOAT_BYTES = _INT_BYTES = 4
-# The time of a simulation grows with the square of the number of intervals.
+# Maximum number of intervals to simulate: the time of a simulation grows with its square.
 MAX_SIMULATED = 256
 _SCORE_MATRICES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkedWork:
-    """A model and the sizes of a graph, for computation in chunks."""
+    """Layers of a model and sizes of a graph, as training in chunks needs them."""
 
     model: ModelDescription
     layers: tuple[GatherLayer, ...]
-    """Layers of the model; the first caches its gathered features, the last computes only the targets."""
+    """Layers of the model: the first caches its gathered features, the last computes only the targets."""
     vertices: int
     edges: int
     targets: float
     target_edges: float
     """Number of edges into the targets."""
     degrees: DegreeDistribution
-    """Degree distribution, counted or assumed."""
+    """Counted or assumed degree distribution."""
     is_symmetric: bool
-    """Whether the edges by source are the edges by destination."""
+    """Whether each edge has a reverse edge, so that one array contains the edges in both directions."""
     counts: Callable[[int], tuple[GridSizes, GridSizes]] | None = None
-    """Counts the chunks of all edges and of the targets' edges for a given P; None if no graph is open."""
+    """Function that counts the chunks of all edges and targets' edges for P; None if no graph is open."""
 
     @classmethod
     def from_config(cls, work: TrainingWorkload, config: Config, device: str) -> ChunkedWork | None:
-        """Return the work of a run; None if its model is not trained in chunks. Messages name `device`."""
+        """Return the work of a run, or None if its model is not trained in chunks. Messages name `device`."""
         step = work.at(float(work.batch_size))
         try:
             described = describe(meta_model(config, step.features[0], step.features[-1]), device)
         except UnsupportedModelError:
             return None
-        # Expected sizes are whole numbers, but have rounding errors.
+        # Round the sizes: expected sizes are whole numbers except for rounding errors.
         vertices, edges = round(step.vertices[0]), round(step.edges[0])
         targets = float(work.targets or vertices)
         return cls(
@@ -147,10 +147,10 @@ class ChunkedWork:
         )
 
     def min_intervals(self, budget_bytes: float, in_flight: int, *, is_host: bool = False) -> int | None:
-        """Return the smallest P whose chunks fit into `budget_bytes`, as a run finds it, or None.
+        """Return the smallest P whose chunks fit in `budget_bytes`, as a run does, or None.
 
-        Chunks are counted if possible, and otherwise assumed to have equal sizes. `in_flight`: chunks on the
-        device at once. With `is_host`, the CPU computes, whose operators create additional rows of scores.
+        Chunks are counted if possible, and otherwise assumed to have equal sizes. `in_flight` is the number
+        of chunks on the device at once. With `is_host`, the CPU needs more score matrices.
         """
         if math.isinf(budget_bytes):
             return 1
@@ -180,7 +180,7 @@ class ChunkedWork:
             return None
 
     def _largest(self, num: int) -> ChunkSizes:
-        """Return the sizes of the largest counted chunks, as `ChunkGrid` does."""
+        """Return the sizes of the largest chunks, counted as in `ChunkGrid`."""
         grid, target_grid = self.grids(num)
         read = (grid, target_grid) if len(self.layers) > 1 else (target_grid,)
         edges = max(int(entry.edges.max()) for entry in read)
@@ -200,12 +200,12 @@ class ChunkedWork:
         edge_bytes += 2 * _FLOAT_BYTES * buffers.vertices
         needed = in_flight * (_FLOAT_BYTES * buffers.read + edge_bytes)
         needed += _FLOAT_BYTES * (buffers.accumulated + sum(buffers.results) + 2 * weights)
-        # Scores with their loss, and temporary matrices of autograd.
+        # Add the scores, their losses, and the temporary matrices of autograd.
         return needed + _FLOAT_BYTES * chunks.targets * (_SCORE_MATRICES * scored + 4 * bool(scored))
 
 
 def gathering_layers(model: ModelDescription) -> tuple[GatherLayer, ...]:
-    """Return the layers of a model for computation in chunks."""
+    """Return the layers of a model in the form for chunks."""
     last = len(model.layers) - 1
     return tuple(
         GatherLayer(
@@ -224,7 +224,7 @@ def gathering_layers(model: ModelDescription) -> tuple[GatherLayer, ...]:
 
 
 _INT = _FLOAT = 4
-# Number of buffers for filtered rows.
+# Number of buffers for rows that the host filters.
 _BUFFERS = 2
 EDGES, USEFUL, FILTERED = "edges, chunk after chunk", "numbers of useful rows", "rows that are filtered"
 BETWEEN, MOVED = "rows between two layers", "sums that come and go"
@@ -232,34 +232,34 @@ BETWEEN, MOVED = "rows between two layers", "sums that come and go"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkedEdges:
-    """Edges in chunks, in one direction."""
+    """Edges in chunks, sorted in one direction."""
 
     edges: int
     rows: int
-    """Rows with edges, summed over chunks."""
+    """Number of rows with edges, summed over chunks."""
     chunks: int
     useful: int = 0
-    """Rows that are copied for chunks with filtered rows."""
+    """Number of rows that are copied for the chunks whose rows are filtered."""
     max_useful: int = 0
-    """Maximum of `useful` in one chunk."""
+    """Maximum number of such rows in one chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeArrays:
-    """All edges that a step reads in chunks, for gathers and for gradients."""
+    """Edges in chunks that a step reads for gathers and for gradients."""
 
     into_targets: ChunkedEdges
     from_targets: ChunkedEdges
-    """Edges of the last layer by source; `into_targets` has them by target."""
+    """Edges of the last layer sorted by source; `into_targets` contains the same edges by target."""
     into_all: ChunkedEdges
     from_all: ChunkedEdges
-    """Edges of the other layers by source; `into_all` has the same edges by destination."""
+    """Edges of the other layers sorted by source; `into_all` contains the same edges by destination."""
 
 
 def expected_edges(work: ChunkedWork, degrees: DegreeDistribution, limits: Sequence[float]) -> EdgeArrays:
-    """Estimate the chunks of a graph from its degrees; targets are assumed to be like all vertices.
+    """Estimate the chunks of a graph from its degrees, assuming that targets are typical vertices.
 
-    `limits`: for each destination interval, the useful fraction below which rows are filtered.
+    `limits` contains, per destination interval, the fraction of useful rows below which rows are filtered.
     """
     num, mean_limit = len(limits), sum(limits) / len(limits)
     interval = work.vertices / num
@@ -267,7 +267,7 @@ def expected_edges(work: ChunkedWork, degrees: DegreeDistribution, limits: Seque
     has_self_path = any(layer.aggregation.self_path != "none" for layer in work.model.layers)
 
     def touched(class_degrees: NDArray[Any], probability: float) -> float:
-        """Return the fraction of vertices with an edge into a set that an edge enters with `probability`."""
+        """Return the fraction of vertices with edges to a set that holds an end point with `probability`."""
         shares = degrees.counts / degrees.counts.sum()
         return float((shares * (1 - (1 - probability) ** class_degrees)).sum())
 
@@ -278,7 +278,7 @@ def expected_edges(work: ChunkedWork, degrees: DegreeDistribution, limits: Seque
         self_fraction: float,
         limit: float,
     ) -> ChunkedEdges:
-        """Combine rows and reads, as (vertices of an interval, fraction with edges, number of intervals)."""
+        """Return the chunks of written and read rows (interval size, fraction with edges, intervals)."""
         (added, filled, parts), (length, probability, others) = rows, read
         useful = 1 - (1 - probability) * (1 - self_fraction)
         is_filtered = useful < limit
@@ -320,7 +320,7 @@ def expected_edges(work: ChunkedWork, degrees: DegreeDistribution, limits: Seque
 
 
 def _max_rows(length: float, part: float) -> float:
-    """Return the rows of the largest chunk: three standard deviations above the mean of independent rows."""
+    """Return the rows of the largest chunk: the mean plus three standard deviations of independent rows."""
     return min(length, length * part + 3 * math.sqrt(length * part * (1 - part)))
 
 
@@ -334,13 +334,13 @@ def host_arrays(
     order: ChunkOrder = "column-row",
     devices: int = 1,
 ) -> dict[str, int]:
-    """Return the bytes of a step's matrices by the name of their first content, as in `ChunkedReplica`.
+    """Return the bytes of the matrices of a step in `ChunkedReplica`, by the name of their first content.
 
-    `is_symmetric`: the edges by source are those by destination. `devices` share the columns.
+    With `is_symmetric`, edges by source and by destination are one array. `devices` share the columns.
     """
     walk = _ChunkedDryRun(model, MatrixPoolModel(), vertices, targets, moves=order == "row-column")
     walk.prepare(edges, is_symmetric=is_symmetric, devices=devices)
-    # Buffers that the first step frees change the allocations of the second.
+    # Simulate two steps, because buffers that the first step frees change the allocations of the second.
     for first in (True, False):
         walk.step(first=first)
     return {name: int(num_bytes) for name, num_bytes in walk.pool.arrays.items() if num_bytes}
@@ -348,7 +348,7 @@ def host_arrays(
 
 @dataclass(slots=True)
 class _ChunkedDryRun:
-    """Dry run of a step of `hyrt.fullgraph.chunked_replica.ChunkedReplica`."""
+    """Dry run of training steps of `hyrt.fullgraph.chunked_replica.ChunkedReplica`."""
 
     model: ModelDescription
     pool: MatrixPoolModel
@@ -358,7 +358,7 @@ class _ChunkedDryRun:
     into_all: list[PooledMatrix] = field(default_factory=list)
 
     def prepare(self, edges: EdgeArrays, *, is_symmetric: bool, devices: int) -> None:
-        """Allocate the edges, sorted into chunks."""
+        """Simulate the allocation of the edges, which are sorted into chunks."""
         last = len(self.model.layers) - 1
         directions = [edges.into_targets, *([edges.from_targets] if last else [])]
         self._edges(directions)
@@ -373,7 +373,7 @@ class _ChunkedDryRun:
             )
 
     def step(self, *, first: bool) -> None:
-        """Simulate one step; the first computes the cached gather of the first layer."""
+        """Simulate one step. The first step also computes the cached gather of the first layer."""
         pool, last = self.pool, len(self.model.layers) - 1
         caches_first = not self.model.input_dropout and last > 0
         rows: PooledMatrix | None = None
@@ -418,7 +418,9 @@ class _ChunkedDryRun:
         return width
 
     def _edges(self, directions: Sequence[ChunkedEdges]) -> list[PooledMatrix]:
-        """Allocate the arrays of `EdgeChunks` and `SelectiveRows`, in the order of their release."""
+        """Simulate the allocation of the `EdgeChunks` and `SelectiveRows` arrays in their order of
+        release.
+        """
         matrices = [
             [
                 self.pool.take(EDGES, direction.rows, 1, _INT),

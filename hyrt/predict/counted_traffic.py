@@ -1,4 +1,4 @@
-"""Traffic of a step on a partitioned graph, remote sampling included, counted with the run's sampler."""
+"""Traffic of a step on a partitioned graph, including remote sampling, counted with the run's sampler."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from hyrt.sampling.settings.neighbor_settings import NeighborSettings
 
 
 def read_partition_map(file: Path, num_vertices: int) -> NDArray[Any]:
-    """Read the file of `--partition-map`: [V] integers of at least 0.
+    """Read the file of `--partition-map`, which contains [V] integers of at least 0.
 
     Raises ConfigError if the file is not such an array, or does not match the number of vertices.
     """
@@ -55,7 +55,7 @@ def read_partition_map(file: Path, num_vertices: int) -> NDArray[Any]:
             homes = np.lib.format.read_array(opened, allow_pickle=False)
     except OSError as error:
         raise ConfigError(f"{usage} ({error.strerror or error})") from None
-    # Headers with too many values for memory or for int64 raise MemoryError or OverflowError.
+    # Headers with too many values for memory or for int64 raise MemoryError or OverflowError in numpy.
     except (ValueError, MemoryError, OverflowError) as error:
         raise ConfigError(f"{usage} ({error})") from None
     if homes.shape != (num_vertices,) or homes.dtype.kind not in "iu":
@@ -65,24 +65,23 @@ def read_partition_map(file: Path, num_vertices: int) -> NDArray[Any]:
     return homes
 
 
-# Bytes of a vertex's degree and sample size in a response, and of the number of vertices in a request.
+# Bytes of a vertex's degree and sample size in a response, and of the vertex count in a request.
 _ANSWER_BYTES, _COUNT_BYTES = 8, 8
 
 
 def remote_sampling_bytes(
     batch: MiniBatch, homes: NDArray[Any], rank: int, num_ranks: int
 ) -> NDArray[np.float64]:
-    """Return the bytes [N, N] that each rank sends to every other rank while `rank` samples its units of a
-    step.
+    """Return the bytes [N, N] that ranks send to each other while `rank` samples its units of a step.
 
-    The protocol is that of `RemoteNeighborSampler`. `homes` [V]: rank with the edges into each vertex.
+    The protocol is that of `RemoteNeighborSampler`. `homes` [V] contains the rank that stores the edges into
+    each vertex.
     """
     sent = np.zeros((num_ranks, num_ranks))
     sources = batch.blocks[0].sources
     assert sources is not None
     for block in batch.blocks:
-        # The destinations of a block are a prefix of its sources, which are the destinations of the block
-        # below.
+        # The sources of a block begin with its destinations, which are the sources of the block above.
         requested = homes[sources[: block.num_dst]]
         values = (block.edge_types, block.edge_weights, block.edge_features)
         edge_bytes = sources.itemsize + sum(
@@ -98,21 +97,22 @@ def remote_sampling_bytes(
     return sent
 
 
-# Number of sampled steps. Each is sampled for every rank; steps differ by a few per cent.
+# Number of steps to sample for every rank. Steps differ by only a few per cent.
 _STEPS = 4
-# Successive messages per hop: counts, vertices, sizes and neighbors.
+# Number of successive messages per hop: counts, vertices, sizes and neighbors.
 _MESSAGES_PER_HOP = 4
 
 
 class CountedSteps:
-    """Steps of a run that are placed and sampled, but not trained.
+    """Steps of a run whose targets are placed on ranks and sampled, but not trained.
 
-    `homes` [V]: rank that owns each vertex's features, which are not read. `fanouts`: the targets' layer
-    first; None if `sampler` is not a neighbor sampler. `batch_size`: targets per step of all N ranks.
-    `wire_fraction`: bytes of a sent row relative to memory. `cache`: bytes of remote rows per rank, or a
-    fraction of all rows; requires `fanouts`. `sampler`: None for a neighbor sampler. `edges_are_split`: ranks
-    have only the edges into their vertices, and request others. `machines` [N]: equal for ranks that share
-    memory; None if all rows are sent.
+    `homes` [V] contains the rank that owns each vertex's features, which are not read. `fanouts` starts with
+    the targets' layer, and is None if `sampler` is not a neighbor sampler; `sampler` is None for a neighbor
+    sampler. `batch_size` is the number of targets per step of all N ranks. `wire_fraction` is the size of a
+    sent row relative to its size in memory. `cache` is the size of the cache for remote rows per rank in
+    bytes (int) or as a fraction of all rows (float), and requires `fanouts`. With `edges_are_split`, a rank
+    has only the edges into its vertices and requests others. `machines` [N] is equal for ranks that share
+    memory; None means that all rows are sent.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class CountedSteps:
         self._targets, self._fanouts, self._batch_size = targets, fanouts, batch_size
         self._wire_part, self._cache = wire_fraction, cache
         machine_ids = np.arange(num_ranks) if machines is None else np.array(machines)
-        # [N, N] whether a rank reads the rows of another rank (or its own) in place.
+        # [N, N], whether a rank reads the rows of another rank in place.
         self._reads_in_place = machine_ids[:, None] == machine_ids
         if sampler is None:
             assert fanouts is not None
@@ -144,13 +144,13 @@ class CountedSteps:
         self._sampler, self._edges_are_split = sampler, edges_are_split
         ids = sampler.units(0).dtype
         self._local = LocalOrder(targets.astype(ids), homes, num_ranks, batch_size, seed)
-        # The last step of an epoch is smaller.
+        # Skip the last step of an epoch, which is smaller.
         self._steps = range(min(_STEPS, max(1, self._sampler.steps_per_epoch() - 1)))
 
     def traffic(self, strategy: Strategy, work: Workload) -> StepTraffic:
-        """Return the mean traffic of a step with units placed by `strategy`.
+        """Return the mean traffic of a step whose units `strategy` places.
 
-        `work` has the sizes of rows, vectors and weights; its counts are ignored.
+        Only the sizes of rows, vectors and weights in `work` are used, not its counts.
         """
         total, largest_share, time_steps = Traffic.zero(self._num_ranks), 0.0, 1
         edges = np.zeros((self._num_ranks, self._num_ranks))
@@ -189,7 +189,7 @@ class CountedSteps:
     def _edge_request_bytes(
         self, placement: Placement, batch_of: Callable[[NDArray[np.intp]], MiniBatch]
     ) -> NDArray[np.float64]:
-        """Return the bytes [N, N] that ranks send for the neighbors of a step."""
+        """Return the bytes [N, N] that ranks send to sample the neighbors of a step."""
         positions_of_ranks = [placement.positions_of_rank(rank) for rank in range(self._num_ranks)]
         return sum(
             (
@@ -205,12 +205,12 @@ class CountedSteps:
             assert self._fanouts is not None
             return expected_remote_rows(self._topology, units, self._homes, self._num_ranks, self._fanouts[0])
 
-        # As in a run, the load is not balanced without expected rows.
+        # Without expected remote rows, a run does not balance the load.
         has_expected = self._fanouts is not None and not self._edges_are_split
         return strategy.place(Seeds(self._homes[units], self._num_ranks, expected if has_expected else None))
 
     def _miss_rates(self, strategy: Strategy, row_bytes: float) -> NDArray[np.float64]:
-        """Return the expected cache miss rate of each rank's remote rows, [N]."""
+        """Return the expected cache miss rate [N] of each rank's remote rows."""
         miss_rates = np.ones(self._num_ranks)
         if self._cache is None:
             return miss_rates
@@ -263,9 +263,9 @@ class CountedSteps:
 
 
 def configured_strategy(config: Config, name: str, time_steps: int | None = None) -> Strategy:
-    """Return the strategy of a configured run, to count the traffic of its model.
+    """Return the strategy of a configured run, for counting the traffic of its model.
 
-    `time_steps`: time steps of `hopgnn`, if known.
+    `time_steps` is the number of time steps of `hopgnn`, if known.
     """
     if name == "hopgnn":
         return HopGnnStrategy(config.distributed.pre_gather, time_steps)
@@ -279,14 +279,14 @@ def configured_strategy(config: Config, name: str, time_steps: int | None = None
 
 
 def multiplies_sources(config: Config) -> bool:
-    """Return whether the configured model's first layer multiplies or compares rows before summing."""
+    """Return whether the configured model's first layer multiplies or compares rows before it sums them."""
     return not aggregates_first(config) or config.model.aggregate == "max"
 
 
 def load_counted_steps(
     config: Config, file: Path, num_ranks: int, *, edges_are_split: bool = False
 ) -> CountedSteps:
-    """Return the steps of a configured run, with `homes` from a .npy file of [V] integers.
+    """Return the steps of a configured run, with `homes` read from a .npy file of [V] integers.
 
     Raises ConfigError if the file does not match graph and ranks, or the sampler does not support a cache.
     """
@@ -317,7 +317,7 @@ def configured_steps(
 ) -> CountedSteps:
     """Return the steps of a configured run on an open graph.
 
-    Raises ConfigError if the sampler or partitioned edges do not support a cache, or shares do not match.
+    Raises ConfigError if the sampler or partitioned edges do not support a cache, or the shares are invalid.
     """
     if problem := find_shares_problem(config, num_ranks):
         raise ConfigError(problem)
@@ -341,7 +341,7 @@ def configured_steps(
 
 
 def wire_fraction(config: Config, graph: Graph) -> float:
-    """Return the bytes of a sent row relative to memory, as rounded to `distributed.comm_dtype`."""
+    """Return the size of a row, sent as `distributed.comm_dtype`, relative to its size in memory."""
     features = graph.features
     rounds = config.distributed.comm_dtype != "float32" and not isinstance(features, SparseSource)
     return 2 / features.value_bytes if rounds else 1.0

@@ -1,4 +1,4 @@
-"""Sizes of datasets, full graphs and mini-batches: published, generated, of an open graph, or sampled."""
+"""Sizes of datasets, full graphs and mini-batches, from publications, generators, open graphs or samples."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ _OFFSET_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSizes:
-    """Sizes of a dataset that determine the work and the memory of a run."""
+    """Sizes of a dataset that determine the work and memory of a run."""
 
     features: int
     classes: int
     targets: int
     """Number of training vertices."""
     value_bytes: int
-    """Bytes per feature value in computations: as stored, except for quantized rows."""
+    """Bytes per feature value in computations, which is the stored size unless rows are quantized."""
     row_bytes: float | None = None
-    """Bytes of a dense row in a quantized format; otherwise None, for `value_bytes` per value."""
+    """Bytes of a dense row in a quantized format; None if each value takes `value_bytes`."""
     feature_bytes: float
     graph_bytes: float
-    """Bytes of the topology in memory; like `feature_bytes`, without memory-mapped files."""
+    """Bytes of the topology in memory. This and `feature_bytes` exclude memory-mapped files."""
     degrees: DegreeDistribution | None = None
-    """Vertices, edges and degree distribution; None for an open graph, whose mini-batches are sampled."""
+    """Degree distribution with its vertices and edges; None for an open graph, which is sampled."""
     edge_value_bytes: float = 0.0
-    """Bytes of an edge's weight and features."""
+    """Bytes of one edge's weight and features."""
     transpose_bytes: float = 0.0
-    """Bytes of the edges by source, for full-graph training on a graph that is not symmetric."""
+    """Bytes of the edges by source, which full-graph training needs unless the graph is symmetric."""
     mapped_bytes: float = 0.0
-    """Bytes in memory-mapped files."""
+    """Bytes of the data in memory-mapped files."""
     is_mapped: bool = False
     """Whether the dense rows of an open graph are memory-mapped."""
     row_entries: float | None = None
-    """Mean number of stored values per sparse row; None for dense rows."""
+    """Mean number of stored values per sparse row, or None for dense rows."""
     location: str = ""
-    """Location of the dataset, for display."""
+    """Location of the dataset for display."""
 
     @classmethod
     def in_memory(
@@ -71,7 +71,7 @@ class DatasetSizes:
         value_bytes: int,
         location: str = "",
     ) -> DatasetSizes:
-        """Return the sizes of a dataset with dense rows that is completely in memory."""
+        """Return the sizes of a dataset that has dense rows and is completely in memory."""
         vertices, edges = float(degrees.num_vertices), float(degrees.num_edges)
         graph_bytes = edges * _ID_BYTES + vertices * _OFFSET_BYTES
         return cls(
@@ -90,7 +90,7 @@ class DatasetSizes:
 def with_row_format(sizes: DatasetSizes, rows: str) -> DatasetSizes:
     """Return the sizes of a dataset whose dense rows are quantized to `rows`.
 
-    `rows`: the setting `data.feature_dtype`; an unresolved `auto` is treated like `stored`.
+    `rows` is the setting `data.feature_dtype`, in which an unresolved `auto` counts as `stored`.
     """
     if rows in ("stored", "auto") or sizes.row_entries is not None:
         return sizes
@@ -102,7 +102,7 @@ def with_row_format(sizes: DatasetSizes, rows: str) -> DatasetSizes:
         sizes,
         value_bytes=4,
         row_bytes=row_bytes,
-        # Memory-mapped rows are not quantized; they count as 0 in `feature_bytes`.
+        # Memory-mapped rows, which count as 0 in `feature_bytes`, are not quantized.
         feature_bytes=sizes.feature_bytes * row_bytes / stored,
     )
 
@@ -110,9 +110,9 @@ def with_row_format(sizes: DatasetSizes, rows: str) -> DatasetSizes:
 def published_sizes(
     published: PublishedSizes, *, symmetrized: bool = False, location: str = ""
 ) -> DatasetSizes:
-    """Return the published sizes of a dataset, with log-normal degrees.
+    """Return the published sizes of a dataset, assuming log-normal degrees.
 
-    With `symmetrized`, edges count in both directions, as they are stored after opening.
+    With `symmetrized`, edges count in both directions, as in the opened dataset.
     """
     edges, reciprocity = published.edges, float(published.symmetric)
     if symmetrized:
@@ -130,7 +130,7 @@ def published_sizes(
 
 
 def generated_sizes(source: str) -> DatasetSizes:
-    """Return the sizes of `synthetic:PRESET[,key=value,...]`, with degrees from the generator's law.
+    """Return the sizes of `synthetic:PRESET[,key=value,...]`, with the degree distribution of the generator.
 
     Raises DataError if a preset or key does not exist.
     """
@@ -149,7 +149,7 @@ def generated_sizes(source: str) -> DatasetSizes:
 
 
 def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
-    """Return the sizes of an open graph with all its rows, even if a rank has only some of them."""
+    """Return the sizes of an open graph including all rows, even if this rank has only some of them."""
     from hyrt.fullgraph.input_rows import find_mmap
     from hyrt.graph.quantized.features import QuantizedFeatures
     from hyrt.graph.quantized.row_format import FLOAT16, FLOAT32
@@ -178,25 +178,25 @@ def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
 
 
 def edge_columns(topology: Topology) -> int:
-    """Return the number of four-byte values per edge in addition to its source."""
+    """Return the number of four-byte values that are stored per edge besides its source."""
     weights, features = topology.edge_weights, topology.edge_features
     return (weights is not None) + (0 if features is None else int(features.shape[1]))
 
 
-# Numbers of equal pieces of a step, because a trainer's share may be any part of a step.
+# Sample a step in these numbers of equal pieces, because a trainer's share may be any part of a step.
 _PIECES = (16, 8, 4, 2, 1)
 _STEPS = 4
 
 
 class SamplerSizesUnknownError(ConfigError):
-    """Error for a sampler without expected mini-batch sizes."""
+    """Error for a sampler whose mini-batch sizes cannot be derived from degrees."""
 
 
 def expected_block_sizes(config: Config, dataset: DatasetSizes, units: float) -> BlockSizes:
     """Return the expected mini-batch sizes of the configured sampler.
 
-    `units`: targets of the mini-batch, or subgraphs for a sampler of subgraphs. Raises
-    SamplerSizesUnknownError if the sampler has no expected sizes.
+    `units` is the number of targets, or of subgraphs for a subgraph sampler. Raises SamplerSizesUnknownError
+    if the sampler has no expected sizes.
     """
     assert dataset.degrees is not None
     sampler, layers = config.sampler, config.model.layers
@@ -210,7 +210,7 @@ def expected_block_sizes(config: Config, dataset: DatasetSizes, units: float) ->
 
 
 def sampled_block_sizes(settings: SamplerSettings, sampler: Sampler, workers: Workers) -> SampledSizes:
-    """Sample pieces of a run's first steps and average their sizes.
+    """Sample pieces of a run's first steps, and return their mean sizes by number of units.
 
     Raises ConfigError, with the sampler's kind and package, if sampling fails.
     """
@@ -224,12 +224,12 @@ def sampled_block_sizes(settings: SamplerSettings, sampler: Sampler, workers: Wo
 def measure_sizes_by_units(
     sampler: Sampler, workers: Workers, sizes_of: Callable[[MiniBatch, int], tuple[float, ...]]
 ) -> dict[float, tuple[float, ...]]:
-    """Return the mean sizes of pieces of a run's first steps, by number of units.
+    """Return the mean sizes of pieces of a run's first steps by number of units.
 
-    `sizes_of` maps a mini-batch and its number of units to a fixed number of sizes.
+    `sizes_of` takes a mini-batch and its number of units, and returns a fixed number of sizes.
     """
     steps = [sampler.units(step) for step in range(_STEPS)]
-    # Keep the step numbers, but skip the last steps of epochs, which have fewer units.
+    # Skip the last step of each epoch, which has fewer units, without renumbering the other steps.
     full_steps = {step: units for step, units in enumerate(steps) if len(units) == len(steps[0])}
     measured = {}
     for pieces in _PIECES:
@@ -248,7 +248,7 @@ def measure_sizes_by_units(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullGraphSizes:
-    """Sizes of a graph and of its targets."""
+    """Sizes of a graph and its targets that determine the work and memory of full-graph training."""
 
     vertices: int
     edges: int
@@ -257,19 +257,19 @@ class FullGraphSizes:
     target_edges: float
     """Number of edges into the targets."""
     scored: int
-    """Number of vertices that an evaluation scores."""
+    """Number of vertices whose scores an evaluation computes."""
     data_bytes: Mapping[str, float]
-    """Bytes by array."""
+    """Size of each data array in bytes, by name."""
     row_entries: float | None = None
-    """Mean number of stored values per sparse feature row; None for dense rows."""
+    """Mean number of stored values per sparse feature row, or None for dense rows."""
     is_mapped: bool = False
     """Whether the features are memory-mapped."""
     degrees: DegreeDistribution | None = None
-    """Counted degree distribution, or None."""
+    """Counted degree distribution, or None if degrees were not counted."""
 
 
 def expected_full_graph_sizes(config: Config, dataset: DatasetSizes) -> FullGraphSizes:
-    """Return the expected sizes of a graph, from the degrees in `dataset`."""
+    """Return the sizes of a graph as expected from the degrees in `dataset`."""
     assert dataset.degrees is not None
     vertices, edges = round(dataset.degrees.num_vertices), round(dataset.degrees.num_edges)
     return FullGraphSizes(
@@ -277,7 +277,7 @@ def expected_full_graph_sizes(config: Config, dataset: DatasetSizes) -> FullGrap
         edges=edges,
         targets=dataset.targets,
         target_edges=edges * dataset.targets / vertices,
-        # The other vertices are for validation or test.
+        # Assume that all vertices that are not targets are used for validation or test.
         scored=vertices - dataset.targets if config.evaluate.mode == "full" else 0,
         data_bytes=_data_arrays(config, dataset, vertices),
         row_entries=dataset.row_entries,
@@ -285,9 +285,9 @@ def expected_full_graph_sizes(config: Config, dataset: DatasetSizes) -> FullGrap
 
 
 def with_transpose(dataset: DatasetSizes, graph: Graph) -> DatasetSizes:
-    """Add the edges by source to the sizes of an open graph if they need a separate array.
+    """Add the array of edges by source to the sizes of an open graph if the graph is not symmetric.
 
-    Edge values are read by edge index, which is one more number per edge.
+    If edges have values, the array also contains the index of each edge.
     """
     topology = graph.topology
     index_bytes = (
@@ -302,7 +302,7 @@ def with_transpose(dataset: DatasetSizes, graph: Graph) -> DatasetSizes:
 def counted_full_graph_sizes(
     config: Config, graph: Graph, dataset: DatasetSizes, targets: np.ndarray
 ) -> FullGraphSizes:
-    """Return the sizes of an open graph and its training vertices; `dataset` is from `with_transpose`."""
+    """Return the sizes of an open graph and its training vertices. `dataset` is from `with_transpose`."""
     topology = graph.topology
     scored = sum(len(graph.split(name, config.data.split)) for name in ("val", "test"))
     return FullGraphSizes(
@@ -323,7 +323,7 @@ def counted_full_graph_sizes(
 
 
 def _data_arrays(config: Config, dataset: DatasetSizes, vertices: int) -> dict[str, float]:
-    """Return the bytes of the data in memory, by array."""
+    """Return the size of each data array in memory in bytes, by name."""
     arrays = {
         "topology": dataset.graph_bytes,
         "edges by source": dataset.transpose_bytes,
@@ -335,7 +335,7 @@ def _data_arrays(config: Config, dataset: DatasetSizes, vertices: int) -> dict[s
 
 
 def _copies_rows(config: Config, dataset: DatasetSizes) -> bool:
-    """Return whether dense rows are copied for input dropout, because they are not float32 in memory."""
+    """Return whether input dropout copies the dense rows because they are not float32 in memory."""
     if config.model.input_dropout == 0 or dataset.row_entries is not None:
         return False
     return dataset.value_bytes != 4 or dataset.is_mapped

@@ -1,4 +1,4 @@
-"""Prediction of distributed full-graph training, by algorithm."""
+"""Prediction of distributed full-graph training with each algorithm."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ from hyrt.predict.step_dry_run import StepDryRun, meta_model, model_for_widths
 
 @dataclass(frozen=True, slots=True)
 class RankChunks:
-    """Epoch in chunks of all ranks together, as if one machine computed it."""
+    """Epoch of all ranks that train in chunks, predicted as if one machine computed it."""
 
     prediction: ChunkPrediction
-    """Prediction of that machine, which has the intervals of all ranks."""
+    """Prediction for that machine, which has the intervals of all ranks."""
     edges_s: float
-    """Seconds of gathers along edges and their copies."""
+    """Time in seconds of gathers along edges and their copies."""
     rows_s: float
-    """Seconds of all other work."""
+    """Time in seconds of all other work."""
     columns: tuple[int, ...] | None
-    """Columns of rows sent forward and of gradients sent backward per epoch; None: as without chunks."""
+    """Width of the rows and gradients that each layer sends per epoch; None if it is as without chunks."""
 
 
 def predict_rank_chunks(
     platform: Platform, work: TrainingWorkload, config: Config, ranks: int, threads: int
 ) -> RankChunks | None:
-    """Predict the computation of equal ranks; None if they do not train in chunks.
+    """Predict the computation of equal ranks, or return None if they do not train in chunks.
 
-    Each rank divides its vertices into P intervals, and remote rows into intervals that are not longer, so
-    that the chunks are those of one machine with P intervals per rank. `platform` has only the trainers of
+    Each rank divides its vertices into P intervals, and remote rows into intervals of at most this length, so
+    the chunks are those of one machine with P intervals per rank. `platform` contains only the trainers of
     one rank; `work` and `threads` are those of all ranks. Raises ConfigError if such ranks cannot be
     predicted.
     """
@@ -75,7 +75,7 @@ def predict_rank_chunks(
         raise ConfigError(reason)
     chunks_per_rank = settings.chunks
     if not chunks_per_rank:
-        # If one machine can hold the graph, each rank has one interval.
+        # If the whole graph fits on one machine, each rank has one interval.
         single = predict_chunks(platform, work, config)
         chunks_per_rank = 1 if single is None else math.ceil(single.intervals / ranks)
     runtime = config.runtime.model_copy(update={"train_threads": threads})
@@ -86,7 +86,7 @@ def predict_rank_chunks(
         raise ConfigError("no chunks fit the devices: lower model.hidden, or raise fullgraph.device_memory")
     gather_fraction, computing_s = prediction.gather_fraction, prediction.epoch_s - prediction.synchronize_s
     described = ChunkedWork.from_config(work, config, config.training_requests[0].name)
-    # Rows are exchanged before they are multiplied, and features only once.
+    # Rows are exchanged before they are multiplied, and the features are exchanged only once.
     columns = (
         None
         if described is None
@@ -97,23 +97,23 @@ def predict_rank_chunks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFullGraphStep:
-    """A full-graph step as planned by the ranks, with the first layer's gather cached if it fits."""
+    """Full-graph step as the ranks plan it: the first layer's gather is cached if it fits."""
 
     platform: Platform
     rates: FullGraphRates
-    """Measured rates of the machine."""
+    """Rates that were measured on the machine."""
     training: TrainingWorkload
     full_step: FullGraphStep
-    """Step over all rows."""
+    """Work of a step over all rows."""
     row: FullGraphStep
-    """Step over a single row without edges: the fixed cost."""
+    """Work of a step over a single row without edges, which determines the fixed cost."""
     chunk_rows: int
-    """Rows that a thread computes at a time."""
+    """Number of rows that a thread computes at a time."""
 
     __repr__ = short_repr
 
     def seconds(self, threads: int) -> tuple[float, float, float]:
-        """Return gather and row-wise seconds with `threads` threads, and fixed core-seconds per rank."""
+        """Return the seconds of gathers and of row operations, and the fixed core-seconds of a rank."""
         full_step, row, rates = self.full_step, self.row, self.rates
         calls_s = rates.call_s * rates.threads
         rows_s = rates.rows_s(full_step, threads) - row.calls * calls_s / threads
@@ -143,9 +143,9 @@ class SharedFullGraphStep:
 def shared_full_graph_step(
     config: Config, graph: Graph, platform: Platform, training: TrainingWorkload, *, cache_bytes: int
 ) -> SharedFullGraphStep | None:
-    """Return a step of the CPU; None if its cost was not measured.
+    """Return a full-graph step on the CPU, or None if its cost was not measured.
 
-    `cache_bytes`: cache per rank for the first layer's gather.
+    `cache_bytes` is the size of each rank's cache for the first layer's gather.
     """
     rates = platform.host.whole_graph
     is_host = all(trainer.is_host for trainer in platform.trainers(training.model))
@@ -203,40 +203,40 @@ _DATA = ("topology", "features", "edges by source")
 MAX_REPLICATION = 8
 ASSUMED_BYTES_PER_S = 1e10
 ASSUMED_MACS_PER_S = 5e10
-"""Assumed rates of an uncalibrated machine: bytes of gathered rows, and multiply-accumulates, per second."""
+"""Assumed rates of an uncalibrated machine: gathered bytes, and multiply-accumulates, per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionChoice:
-    """A partition of a graph."""
+    """Partition of a graph whose parts can be combined into blocks."""
 
     homes: NDArray[Any]
-    """Part of each vertex, [V] integers."""
+    """Number of the part to which each vertex belongs: [V] integers."""
     number: int
     """Number of parts."""
 
     __repr__ = short_repr
 
     def blocks(self, count: int) -> NDArray[Any] | None:
-        """Return the block of adjacent parts of each vertex, [V]; None unless `count` divides the parts."""
+        """Return the block of each vertex, [V], or None if `count` does not divide the number of parts."""
         return None if self.number % count else merge_parts(self.homes, self.number, count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullGraphComparison:
-    """Prediction of full-graph training on several ranks."""
+    """Predictions of full-graph training on several ranks."""
 
     machine: str
     """Name of the platform of every rank."""
     network: Network
     ranks: int
     algorithms: Sequence[AlgorithmEpoch]
-    """Predictions for the algorithms that the ranks support."""
+    """Prediction for each algorithm that the ranks support."""
     scaling: Sequence[AlgorithmEpoch]
-    """Fastest algorithm for 1, 2, 4, ... ranks."""
+    """Prediction of the fastest algorithm for 1, 2, 4, ... ranks."""
     relative_error: float
     assumptions: Sequence[str]
-    """Assumptions, one sentence each."""
+    """Assumptions of the prediction, one sentence each."""
 
     @property
     def best_ranks(self) -> int:
@@ -244,7 +244,7 @@ class FullGraphComparison:
         return min(self.scaling, key=lambda epoch: (epoch.epoch_s, epoch.ranks)).ranks
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON values of `hyrt predict --full-graph --ranks --json`."""
+        """Return the values that `hyrt predict --full-graph --ranks --json` prints."""
         return {
             "platform": self.machine,
             "ranks": self.ranks,
@@ -266,10 +266,10 @@ def predict_full_graph(
     homes: Path | None = None,
     notify: Callable[[str], None] = lambda line: None,
 ) -> FullGraphComparison:
-    """Predict full-graph training on several equal machines; the traffic is counted on a partition.
+    """Predict full-graph training on several equal machines, with traffic counted on a partition.
 
-    `platform` is the machine of one rank. `homes`: .npy file with the part of each vertex; None for the
-    dataset's partition, or a new one, which `notify` announces because it takes time and memory. Raises
+    `platform` is the machine of one rank. `homes` is a .npy file with the part of each vertex. None means the
+    dataset's partition, or else a new one, which `notify` announces because it takes time and memory. Raises
     ConfigError if ranks cannot train the model together, the data cannot be opened, or the file does not
     match the ranks.
     """
@@ -324,12 +324,12 @@ def candidate_epochs(
 ) -> list[AlgorithmEpoch]:
     """Predict an epoch with each algorithm that the ranks support.
 
-    The first of `partitions` that divides into an algorithm's blocks is used.
+    For each algorithm, the first of `partitions` that can be divided into its blocks is used.
     """
     epochs = []
     for copies in range(1, min(ranks, MAX_REPLICATION) + 1):
         num = ranks // copies
-        # With more copies than blocks, some ranks would have no product.
+        # With more copies than blocks, some ranks would have no product to compute.
         is_supported = copies == 1 or (work.has_only_sums and copies <= num)
         if ranks % copies or not is_supported:
             continue
@@ -344,7 +344,7 @@ def candidate_epochs(
 
 
 def work_at_assumed_rates(config: Config, graph: Graph) -> FullGraphWork:
-    """Return the work of an epoch on an uncalibrated machine."""
+    """Return the work of an epoch on an uncalibrated machine, at assumed rates."""
     model = meta_model(config, graph.num_features, graph.num_outputs)
     widths = ExchangeWidths.from_model(
         model, graph.num_vertices, graph.num_edges, is_sparse=isinstance(graph.features, SparseSource)
@@ -356,7 +356,7 @@ def work_at_assumed_rates(config: Config, graph: Graph) -> FullGraphWork:
         has_only_sums=widths.is_additive,
         target_fraction=len(graph.split("train", config.data.split)) / max(1, graph.num_vertices),
         edges_s=4.0 * columns * graph.num_edges / ASSUMED_BYTES_PER_S,
-        # Forward pass, its repetition, and the gradients of rows and weights.
+        # Count the forward pass, its recomputation, and the gradients of rows and of weights.
         rows_s=4.0 * weights * graph.num_vertices / ASSUMED_MACS_PER_S,
         gradient_bytes=4.0 * weights,
         matrix_bytes=0.0,
@@ -374,10 +374,10 @@ def full_graph_work(
     *,
     ranks: int = 1,
 ) -> FullGraphWork:
-    """Return the parts of an epoch on one machine.
+    """Return the work of an epoch on one machine, by parts.
 
-    `threads`: for all ranks of the machine; None for all cores. `ranks` determines the size of chunks. Raises
-    ConfigError if ranks that train in chunks cannot be predicted.
+    `threads` is the total of the machine's ranks; None means all cores. `ranks` determines the size of
+    chunks. Raises ConfigError if ranks that train in chunks cannot be predicted.
     """
     single = predict(platform, training)
     model = meta_model(config, graph.num_features, graph.num_outputs)
@@ -417,7 +417,7 @@ def full_graph_work(
         gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
         matrix_bytes=matrices,
         feature_bytes=single.arrays.get("features", 0.0),
-        # Topology, and the rank's part of it in both directions.
+        # Count the topology, and the rank's part of it in both directions.
         graph_bytes=single.arrays.get("topology", 0.0),
     )
 
@@ -425,7 +425,7 @@ def full_graph_work(
 def _find_partitions(
     config: Config, graph: Graph, ranks: int, homes: Path | None, say: Callable[[str], None]
 ) -> tuple[list[PartitionChoice], str]:
-    """Return partitions of the graph for `ranks` or fewer ranks, and a sentence on where they come from."""
+    """Return partitions of the graph for `ranks` or fewer ranks, and a sentence about their origin."""
     folder = Path(config.data.source)
     partitions: list[PartitionChoice] = []
     method, seed, for_fewer = "metis", config.seed, ""
@@ -441,7 +441,7 @@ def _find_partitions(
         partitions.append(PartitionChoice(files.array(f"{GRAPH}/{PART_IDS_KEY}", verify=False), num))
         if not num % ranks:
             return partitions, f"exchanged rows are counted for the {pluralize(num, 'part')} in {folder}"
-        # Partition again with the same method and seed.
+        # Partition the graph again with the same method and seed.
         method, seed = manifest.method, manifest.seed
         for_fewer = f", but for {pluralize(num, 'block')} or fewer, the parts in {folder} are merged"
     if method in ("metis", "volume") and importlib.util.find_spec("pymetis") is None:

@@ -1,4 +1,4 @@
-"""Workloads of runs on heterogeneous graphs, and sizes of such datasets and mini-batches."""
+"""Workloads of runs on heterogeneous graphs, and sizes of heterogeneous datasets and mini-batches."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ _ID_BYTES, _OFFSET_BYTES, _FLOAT_BYTES = 4, 8, 4
 _HALVINGS = 12
 
 Sizes = Callable[[float], RelationSizes]
-"""Returns mini-batch sizes for a number of targets."""
+"""Function that returns the sizes of a mini-batch with a given number of targets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeteroDatasetSizes:
-    """Sizes of a heterogeneous dataset that determine the work and the memory of a run."""
+    """Sizes of a heterogeneous dataset that determine the work and memory of a run."""
 
     widths: HeteroWidths
     relations: tuple[Relation, ...]
     counts: tuple[int, ...]
-    """Vertices by type, [T]."""
+    """Number of vertices by type: [T]."""
     classes: int
     targets: int
     """Number of training vertices."""
     feature_bytes: float
     graph_bytes: float
-    """Bytes of all edges, like `feature_bytes` of all feature rows."""
+    """Bytes of all edges; `feature_bytes` is the size of all feature rows."""
     degrees: HeteroDegrees | None = None
-    """Degree distributions; None for an open graph, whose mini-batches are sampled."""
+    """Degree distributions, or None for an open graph, whose mini-batches are sampled."""
 
     @property
     def num_learned(self) -> int:
@@ -92,7 +92,7 @@ def hetero_graph_sizes(graph: Graph, targets: np.ndarray) -> HeteroDatasetSizes:
 
 
 def generated_hetero_sizes(source: str) -> HeteroDatasetSizes:
-    """Return the sizes of a generated heterogeneous dataset, with degrees from the generator's law.
+    """Return the sizes of a generated heterogeneous dataset, with the generator's degree distributions.
 
     Raises DataError if a preset or key does not exist.
     """
@@ -114,7 +114,7 @@ def generated_hetero_sizes(source: str) -> HeteroDatasetSizes:
 
 
 def published_hetero_sizes(known: PublishedHeteroSizes) -> HeteroDatasetSizes:
-    """Return the published sizes of a heterogeneous dataset, with log-normal degrees."""
+    """Return the published sizes of a heterogeneous dataset, assuming log-normal degrees."""
     names = list(known.vertices)
     relations = [Relation(*triple) for triple in known.edges]
     degrees = assumed_relations(
@@ -149,7 +149,7 @@ def _sizes_from_degrees(
 ) -> HeteroDatasetSizes:
     edges, vertices = sum(degrees.num_edges), sum(counts)
     row_values = sum(n * width for n, width in zip(counts, widths, strict=True))
-    # Each edge stores the number of its relation and its source.
+    # Each edge stores its source and the number of its relation.
     edge_bytes = _ID_BYTES + (1 if len(relations) <= 2**7 else 2)
     return HeteroDatasetSizes(
         widths=HeteroWidths(
@@ -168,7 +168,7 @@ def _sizes_from_degrees(
 
 
 def expected_hetero_sizes(config: Config, dataset: HeteroDatasetSizes) -> Sizes:
-    """Return the expected sizes of mini-batches, from the degrees of each relation.
+    """Return the mini-batch sizes as expected from the degrees of each relation.
 
     Raises ConfigError if there are fan-outs for an unknown relation.
     """
@@ -189,7 +189,7 @@ def expected_hetero_sizes(config: Config, dataset: HeteroDatasetSizes) -> Sizes:
 
 
 def _full_graph_sizes(degrees: HeteroDegrees, layers: int) -> RelationSizes:
-    """Return the sizes if every layer has all vertices and edges."""
+    """Return the sizes of a mini-batch in which every layer has all vertices and edges."""
     vertices = tuple(float(round(count)) for count in degrees.num_vertices)
     edges = tuple(degrees.num_edges)
     runs = tuple(
@@ -202,7 +202,7 @@ def _full_graph_sizes(degrees: HeteroDegrees, layers: int) -> RelationSizes:
 
 
 def sampled_hetero_sizes(config: Config, graph: Graph, sampler: Sampler, workers: Workers) -> Sizes:
-    """Sample pieces of a run's first steps; return mini-batch sizes that are interpolated between them.
+    """Sample pieces of a run's first steps, and return mini-batch sizes interpolated between them.
 
     Raises ConfigError, with the sampler's kind and package, if sampling fails.
     """
@@ -251,14 +251,14 @@ def relation_sizes(batch: MiniBatch, types: GraphTypes) -> RelationSizes:
 
 
 _VALUE_BYTES = 4
-# Optimizer state per learned value.
+# Number of optimizer state values per learned value.
 _MOMENTS = {"Adam": 2, "AdamW": 2, "Adagrad": 1}
 
 
 def expected_hetero_workload(config: Config, dataset: HeteroDatasetSizes) -> TrainingWorkload:
-    """Build the work of a run from degrees per relation, without loading and sampling.
+    """Return the work of a run from the degrees of each relation, without loading or sampling the dataset.
 
-    Raises ConfigError if the settings do not support a heterogeneous graph or have an unknown cost.
+    Raises ConfigError if the settings do not support a heterogeneous graph or their cost is unknown.
     """
     check_hetero_costs(config)
     return _build_workload(config, dataset, expected_hetero_sizes(config, dataset))
@@ -267,10 +267,10 @@ def expected_hetero_workload(config: Config, dataset: HeteroDatasetSizes) -> Tra
 def sampled_hetero_workload(
     config: Config, graph: Graph, targets: np.ndarray, sampler: Sampler | None = None
 ) -> TrainingWorkload:
-    """Build the work of a run on an open heterogeneous graph from sampled mini-batches.
+    """Return the work of a run on an open heterogeneous graph from sampled mini-batches.
 
-    `targets`: training vertices [n]. If `sampler` is None, the configured one is built. Raises ConfigError as
-    `expected_hetero_workload` does.
+    `targets` contains the training vertices [n]. If `sampler` is None, the configured sampler is created.
+    Raises ConfigError as `expected_hetero_workload` does.
     """
     from hyrt.runtime.workers import Workers
     from hyrt.training.setup import build_sampler
@@ -283,12 +283,12 @@ def sampled_hetero_workload(
 
 
 def cost_kind(kind: str) -> str:
-    """Return the model kind with the costs of a kind on a heterogeneous graph, by default the kind itself."""
+    """Return the model kind whose costs a kind has on a heterogeneous graph, by default the kind itself."""
     return find_model(kind).costs_like or kind
 
 
 def check_hetero_costs(config: Config) -> None:
-    """Raise ConfigError for a setting whose cost on a heterogeneous graph is unknown."""
+    """Raise ConfigError if the cost of a setting on a heterogeneous graph is unknown."""
     kind, sampler = config.model.kind, config.sampler
     if sampler.kind not in ("neighbor", "full"):
         raise ConfigError(
@@ -327,7 +327,7 @@ def _build_workload(config: Config, dataset: HeteroDatasetSizes, sizes: Sizes) -
     units = config.sampler.units_per_epoch(dataset.targets)
     is_full_graph = config.sampler.is_full_graph
     arrays = 1 + _MOMENTS.get(config.train.optimizer, 0)
-    # Layers that aggregate first read the feature tables in place.
+    # Layers that aggregate first can read the feature tables in place.
     in_place = costs in AGGREGATE_FIRST_KINDS and config.runtime.fuse_load and model.input_dropout == 0
     if (model.residual and model.layers > 1) or dataset.widths.edge_value_bytes:
         in_place = False

@@ -1,4 +1,4 @@
-"""Memory of training on an open graph, by array, and estimates of the memory and disk of a configured run."""
+"""Memory by array of training on an open graph, and estimates of the memory and disk space of a run."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _WITH_MOMENTS = 3
 
 
 def hetero_memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
-    """Return the memory of a heterogeneous graph, its rows and its learned embeddings as JSON values.
+    """Return the memory of a heterogeneous graph, its feature rows and its learned embeddings as JSON values.
 
-    Keys: `model`, and `arrays`, the bytes of each array. Embeddings have the default width of the model
-    `kind` and include the two moments of Adam. The memory of a step is unknown before a run and not included.
-    Raises ConfigError if the kind does not exist, or does not support heterogeneous graphs.
+    The keys are `model` and `arrays` (the bytes of each array). Embeddings have the default width of the
+    model `kind` and include the two moments of Adam. The memory of a step is not included, because it is
+    unknown before a run. Raises ConfigError if the kind is unknown or does not support heterogeneous graphs.
     """
     if not find_model(kind).hetero:
         raise ConfigError(
@@ -85,13 +85,13 @@ _FLOAT_BYTES = 4
 
 
 def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
-    """Return the memory of full-graph training of a model `kind` of default size, as JSON values.
+    """Return the memory of full-graph training with a model `kind` of default size, as JSON values.
 
-    Keys: `model`; `symmetric`; `topology_integers`, counted as in GraphPy (6.1): V + E, doubled by the
-    transpose of a graph that is not symmetric; `edge_tensor_integers`, plus E integers by which the transpose
-    finds edge values, for user modules with edge tensors; `arrays`, bytes of each array on the CPU;
+    The keys are `model`; `symmetric`; `topology_integers`, counted as in GraphPy (6.1): V + E, or twice that
+    if a graph that is not symmetric needs a transpose; `edge_tensor_integers`, which adds E edge indices of
+    the transpose for user modules with edge tensors; `arrays`, the bytes of each array on the CPU; and
     `at_most`, whether these are upper bounds. Raises ConfigError if there is no such kind or no training
-    vertex, and UnsupportedModelError if a layer of the kind cannot be read.
+    vertex, and UnsupportedModelError if a layer of the kind cannot be analysed.
     """
     config = new_config(None, [f"model.kind={kind}", "sampler.kind=full"])
     targets = training_vertices(config, graph)
@@ -118,9 +118,9 @@ def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
 
 
 def _layer_arrays(model: GNN, sizes: FullGraphSizes) -> dict[str, float]:
-    """Return upper bounds of the bytes by array for a model that takes the full graph as one block.
+    """Return upper bounds on the bytes of each array for a model that takes the full graph as one block.
 
-    Torch saves all results of a layer for the backward pass; the gradient of the largest comes on top.
+    Torch saves all results of a layer for the backward pass, and needs the gradient of the largest one.
     """
     arrays = dict(sizes.data_bytes)
     rows = []
@@ -155,15 +155,15 @@ def memory_lines(facts: dict[str, Any]) -> list[str]:
 
 
 _GIB = 2**30
-# A process with torch, numba and the compiled kernels, without data: 467 MiB in runs on `synthetic:tiny`.
+# Memory of a process with torch, numba and kernels, without data: 467 MiB on `synthetic:tiny`.
 _PROCESS_BYTES = 480 * 2**20
 _FLOAT32_BYTES = 4
-# Settings, counters and RNG state of a checkpoint.
+# Bytes of the settings, counters and RNG state in a checkpoint.
 _STATE_BYTES = 10_000
-# State values per weight of torch.optim's optimizers; unknown optimizers count as 0.
+# Number of state values per weight of torch.optim's optimizers. Unknown optimizers count as 0.
 _MOMENTS = dict.fromkeys(("Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Rprop"), 2)
 _MOMENTS |= dict.fromkeys(("Adagrad", "ASGD", "Muon", "RMSprop"), 1)
-# Each of these options adds one value per weight.
+# Each of these options adds one state value per weight.
 _STATE_OPTIONS = ("amsgrad", "momentum", "centered")
 _OPTIMIZERS_WITH_OPTIONS = ("Adam", "AdamW", "RMSprop", "SGD")
 
@@ -171,12 +171,12 @@ _OPTIMIZERS_WITH_OPTIONS = ("Adam", "AdamW", "RMSprop", "SGD")
 def estimate_needs(
     config: Config, sizes: DatasetSizes, devices: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Estimate host memory, device memory and disk space, in bytes.
+    """Estimate the host memory, device memory and disk space of a run in bytes.
 
-    `host` and `disk` map purposes to bytes and have `total_bytes`; `disk` also has `least_bytes`, the size of
-    the first checkpoint. `devices` maps devices with separate memory to `need_bytes` and `have_bytes`.
-    `staged_bytes` is the size of the largest mini-batches in flight to one device. Sparse rows stay sparse in
-    host memory, but devices receive dense rows.
+    In the result, `host` and `disk` map purposes to bytes and contain `total_bytes`; `disk` also contains
+    `least_bytes`, the size of the first checkpoint. `devices` maps devices with separate memory to
+    `need_bytes` and `have_bytes`. `staged_bytes` is the maximum size of the mini-batches in flight to one
+    device. Sparse rows stay sparse in host memory, but devices receive dense rows.
     """
     assert sizes.degrees is not None
     training = training_workload(config, sizes, lambda units: expected_block_sizes(config, sizes, units))
@@ -185,7 +185,7 @@ def estimate_needs(
     model = meta_model(config, sizes.features, sizes.classes)
     weights = sum(parameter.numel() for parameter in model.parameters()) * _FLOAT32_BYTES
     moments = optimizer_values_per_weight(config.train.optimizer, config.train.optimizer_options)
-    # Weights, optimizer state and the best weights.
+    # A checkpoint contains the weights, the optimizer state and the best weights.
     checkpoint = (2 + moments) * weights + _STATE_BYTES
     batches = config.sampler.persistent_bytes(sizes.degrees.num_vertices, sizes.degrees.num_edges)
     if training.resident:
@@ -204,18 +204,18 @@ def estimate_needs(
         "process_bytes": _PROCESS_BYTES,
         "dataset_bytes": round(sizes.feature_bytes + sizes.graph_bytes),
         "mini_batches_bytes": round(batches),
-        # Master weights, current and previous gradient, optimizer state with two temporaries, and best
-        # weights. Each host trainer adds a replica and its gradients, each device trainer only the returned
-        # gradients.
+        # Count the master weights, the current and previous gradient, the optimizer state with two
+        # temporaries, and the best weights. Each host trainer adds a replica and its gradients, each device
+        # trainer only the gradients that it returns.
         "weights_bytes": (6 + moments + 2 * len(host_workloads) + len(device_workloads)) * weights,
-        # Serialization holds three copies: the cloned tensors, their bytes, and the joined bytes.
+        # Serialization needs three copies: the cloned tensors, their bytes and the joined bytes.
         "checkpoint_bytes": 3 * checkpoint,
         "evaluation_bytes": round(evaluation),
     }
     disk = {
-        # A new checkpoint is written before the oldest is deleted.
+        # Add one, because a new checkpoint is written before the oldest is deleted.
         "checkpoints_bytes": (config.checkpoint.keep + 1) * checkpoint,
-        # `hyrt.inference.infer` spills matrices larger than a third of its budget to files.
+        # `hyrt.inference.infer` stores matrices larger than a third of its budget in files.
         "evaluation_bytes": round(layers * hidden) if full and hidden > budget / 3 else 0,
     }
     return {
@@ -239,14 +239,14 @@ def estimate_needs(
 
 
 def _full_graph_bytes(workload: Workload, training: TrainingWorkload) -> float:
-    """Return the memory of full-graph training, without dataset and weights."""
+    """Return the memory of full-graph training in bytes, without dataset and weights."""
     counted = ("topology", "features", "parameters, gradients, optimizer")
     arrays = full_graph_arrays(workload, training)
     return sum(num_bytes for name, num_bytes in arrays.items() if name not in counted)
 
 
 def _staged_bytes(workload: Workload, training: TrainingWorkload) -> float:
-    """Return the size of the mini-batches in flight to a device: one for a full graph, otherwise two."""
+    """Return the bytes of the mini-batches in flight to a device: one for a full graph, otherwise two."""
     return (1 if training.resident else 2) * mini_batch_bytes(workload)
 
 
@@ -258,7 +258,7 @@ def _device_bytes(workload: Workload, training: TrainingWorkload) -> float:
 def _split_trainers(
     config: Config, training: TrainingWorkload, found: Sequence[Mapping[str, Any]]
 ) -> tuple[list[Workload], dict[str, tuple[int | None, Workload]]]:
-    """Return the workloads of trainers in host memory, and of devices with separate memory by name."""
+    """Return the workloads of trainers in host memory, and by name of devices with separate memory."""
     known = {info["name"]: info for info in found}
     requests = config.device_requests
     if requests[0].name == AUTO:
@@ -287,7 +287,7 @@ def _split_trainers(
 
 
 def optimizer_values_per_weight(optimizer: str, options: dict[str, Any]) -> int:
-    """Return the number of values that an optimizer stores per weight; a lower bound."""
+    """Return a lower bound on the number of values that an optimizer stores per weight."""
     extra = (
         sum(bool(options.get(name)) for name in _STATE_OPTIONS)
         if optimizer in _OPTIMIZERS_WITH_OPTIONS

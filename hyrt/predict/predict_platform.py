@@ -1,4 +1,4 @@
-"""Prediction of work on any machine (built in, from a file, or this machine as calibrated), and choice of
+"""Prediction of work on a built-in platform, on one from a file or on this machine, and resolution of
 `data.feature_dtype=auto`.
 """
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 
 AUTO, STORED = "auto", "stored"
-# In order of rounding errors, the smallest first.
+# Formats in the order of their rounding errors, smallest first.
 _QUANTIZED = ("float16", "int8")
-# Minimum relative gain for which more rounding is worthwhile.
+# Minimum relative gain that justifies a larger rounding error.
 _MIN_GAIN = 0.03
 
 Assign = Callable[[TrainingWorkload], Assignment | None]
@@ -51,23 +51,23 @@ Assign = Callable[[TrainingWorkload], Assignment | None]
 
 @dataclass(frozen=True, slots=True)
 class RowsChoice:
-    """Format selected by auto."""
+    """Result of `data.feature_dtype=auto`."""
 
     rows: str
-    """Value of the setting `data.feature_dtype`."""
+    """Selected value of the setting `data.feature_dtype`."""
     training: TrainingWorkload
-    """Work with rows in that format."""
+    """Work of the run with rows in this format."""
     reason: str
-    """Reason, as a sentence."""
+    """Sentence with the reason for the selection."""
 
 
 def choose_rows(
     config: Config, platform: Platform, training: TrainingWorkload, assign: Assign = lambda training: None
 ) -> RowsChoice:
-    """Choose the most precise format whose epoch is within 3 % of the shortest.
+    """Select the most precise row format whose epoch takes at most 3 % longer than the shortest.
 
-    `platform` has the run's trainers. `training` has rows in their stored format. `assign` returns the
-    initial assignment of a workload, or None to search for the best one.
+    `platform` contains the run's trainers, and `training` rows in their stored format. `assign` returns the
+    initial assignment for a workload, or None to search for the best assignment.
     """
     sample = training.at(1.0)
     if sample.sparse is not None or training.resident:
@@ -96,9 +96,9 @@ def choose_rows(
 
 
 def resolve_rows(config: Config, prepared: PreparedRun) -> tuple[Config, PreparedRun, str]:
-    """Replace `data.feature_dtype: auto` in settings and graph by the selected format.
+    """Replace `data.feature_dtype: auto` in the settings and the graph with the selected format.
 
-    Returns the settings, the matching graph and sampler, and a line for the user.
+    Returns the settings, the prepared run with matching graph and sampler, and a line for the user.
     """
     if config.data.feature_dtype != AUTO:
         return config, prepared, ""
@@ -125,7 +125,7 @@ def resolve_rows(config: Config, prepared: PreparedRun) -> tuple[Config, Prepare
 
 
 def _choice_here(config: Config, prepared: PreparedRun) -> tuple[str, str]:
-    """Return the format for a run on this machine, and why it was selected."""
+    """Return the selected format for a run on this machine, and the reason."""
     from hyrt.predict.calibrate.store import usable_calibration
     from hyrt.predict.choose_devices import known_work
     from hyrt.predict.predict_run import first_assignment, run_platform
@@ -144,9 +144,9 @@ def _choice_here(config: Config, prepared: PreparedRun) -> tuple[str, str]:
 
 
 def unsupported_reason(config: Config) -> str:
-    """Return why the FPGA kernels do not support a configured model; empty if they do.
+    """Return the reason why the FPGA kernels do not support the configured model, or "".
 
-    Limits of row widths depend on the dataset and are not checked. Raises ConfigError for unknown models.
+    Limits on row widths depend on the dataset and are not checked. Raises ConfigError for an unknown model.
     """
     from hyrt.device.discovery import BACKENDS
     from hyrt.errors import ConfigError
@@ -162,9 +162,9 @@ def unsupported_reason(config: Config) -> str:
 def select_designs(
     machine: Platform, work: TrainingWorkload, config: Config | None, *, paper: bool
 ) -> tuple[Platform, list[str]]:
-    """Remove FPGA designs that do not apply from a platform, and return it with a sentence about them.
+    """Return a platform without the FPGA designs that do not apply to the work, and a sentence about them.
 
-    `config` is None for work given as sizes, without a model. The `paper` form has no designs.
+    `config` is None if the work is given as sizes. The `paper` form of the performance model has no designs.
     """
     designed = [accelerator.kind for accelerator in machine.accelerators if accelerator.design is not None]
     if not designed:
@@ -186,9 +186,9 @@ def select_designs(
 
 
 def kernel_sentences(machine: Platform, prediction: Prediction, unit: str = "target") -> list[str]:
-    """Return the assumptions about FPGAs in the cycle model, one sentence each.
+    """Return the cycle model's assumptions about FPGAs, one sentence each.
 
-    `machine` has the task sizes (`hyrt_hls.arena_limits`); `unit` is that of the sampler's split.
+    `machine` contains the task sizes (`hyrt_hls.arena_limits`). `unit` is the name of the sampler's units.
     """
     return [
         _describe_accelerator(accelerator, prediction, unit)
@@ -212,7 +212,7 @@ def _describe_accelerator(accelerator: Accelerator, now: Prediction, unit: str) 
 
 
 def _describe_tasks(units: Sequence[int], task_units: int | None, unit: str) -> str:
-    """Format `its 84 targets per step as 1 task (a task has up to 256)`."""
+    """Describe the tasks of a step, as in `its 84 targets per step as 1 task (a task has up to 256)`."""
     max_units = max(units, default=0)
     if not max_units:
         return "and it gets no targets"
@@ -224,10 +224,10 @@ def _describe_tasks(units: Sequence[int], task_units: int | None, unit: str) -> 
 
 
 def load_machine(name: str) -> tuple[Platform, list[str]]:
-    """Load a platform: the name of a built-in one, a .yaml file, or `this-machine`.
+    """Load a built-in platform, a platform from a .yaml file, or `this-machine`.
 
-    Also returns why this machine's calibration is out of date. Raises ConfigError if there is no such
-    platform, or the calibration cannot be used.
+    Also return the reasons why this machine's calibration is out of date. Raises ConfigError if there is no
+    such platform or the calibration cannot be used.
     """
     try:
         platform = load_platform(name)
@@ -238,7 +238,7 @@ def load_machine(name: str) -> tuple[Platform, list[str]]:
 
 
 def _staleness() -> list[str]:
-    """Return why this machine's calibration is out of date; raise ConfigError if it is of another machine."""
+    """Return why the calibration is out of date; raise ConfigError if it belongs to another machine."""
     from hyrt_perfmodel.platform_file import read_calibration, staleness_reasons
 
     from hyrt.predict.calibrate.store import describe_machine
@@ -253,20 +253,20 @@ def _staleness() -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachinePrediction:
-    """Prediction of some work on a machine."""
+    """Prediction of work on one machine."""
 
     machine: Platform
     prediction: Prediction
     advice: Sequence[Advice]
-    """Changes that would make the run faster, the best first."""
+    """Changes that would make the run faster, the most effective first."""
     scaling: Sequence[tuple[int, Prediction]]
-    """Predictions by number of accelerators if several were requested."""
+    """Pairs (number of accelerators, prediction) if several numbers were requested."""
     chunked: ChunkPrediction | None = None
     """Epoch of full-graph training in chunks, if chunks are configured or the graph does not fit a device."""
     in_chunks: bool = False
-    """Whether a run with these settings trains in chunks, so that `prediction` is of another run."""
+    """Whether a run with these settings trains in chunks, in which case `prediction` does not apply to it."""
     choices: Sequence[str]
-    """Resolved values of `auto`, one sentence each."""
+    """Values that replaced `auto`, one sentence each."""
     assumptions: Sequence[str]
     """Assumptions about the work and about FPGAs, one sentence each."""
 
@@ -280,12 +280,12 @@ def predict_platform(
     counts: Sequence[int] = (),
     paper: bool = False,
 ) -> MachinePrediction:
-    """Predict work on a machine; raise ConfigError if that is not possible.
+    """Predict work on a machine; raise ConfigError if this is not possible.
 
-    `config` is None for work given as sizes, whose batch is that of one trainer. With `is_local`, `platform`
-    is this machine with the configured trainers, and the assignment is the initial one of a run. A single
-    number in `counts` replaces the platform's number of accelerators, several are predicted one by one.
-    `paper` is the published model, which does not split work again.
+    `config` is None if the work is given as sizes, whose batch is that of one trainer. With `is_local`,
+    `platform` is this machine with the configured trainers, and the assignment is the initial one of a run. A
+    single number in `counts` replaces the platform's number of accelerators; several numbers are predicted
+    one by one. With `paper`, the published performance model is used, which does not redistribute work.
     """
     if config is not None and not is_local:
         _check_known_costs(platform, config, work)
@@ -338,7 +338,7 @@ def predict_platform(
 
 
 def _check_known_costs(platform: Platform, config: Config, work: TrainingWorkload) -> None:
-    """Reject model kinds whose costs are known only for measured machines."""
+    """Raise ConfigError if the model kind's costs are known only for measured machines."""
     kind = config.model.kind
     if work.at(1.0).edge_bytes is not None:
         for accelerator in platform.accelerators:
@@ -348,7 +348,7 @@ def _check_known_costs(platform: Platform, config: Config, work: TrainingWorkloa
                     f"several: choose a --platform without {accelerator.kind}"
                 )
     if work.model in HETERO_KINDS:
-        return  # Products and reads of these kinds are known.
+        return  # The costs of products and reads are known for these kinds.
     if not find_model(kind).costs_like:
         raise ConfigError(
             f"model.kind={kind} can be predicted only for this machine, where `hyrt calibrate --model "
@@ -361,11 +361,11 @@ def _chunked(
 ) -> tuple[ChunkPrediction | None, bool]:
     """Return the epoch in chunks, and whether chunks are configured.
 
-    Reasons for a less accurate prediction are appended to `notes`.
+    Reasons why the prediction is less accurate are appended to `notes`.
     """
     if not config.sampler.is_full_graph:
         return None, False
-    # Deferred: predictions of mini-batches do not need torch, whose import dominates a short command's time.
+    # Import lazily, because torch takes long to import and mini-batch predictions do not need it.
     from hyrt.predict.chunk_prediction import chunk_prediction_gap as chunk_gap
     from hyrt.predict.chunk_prediction import file_sentence, predict_chunks, trains_in_chunks
 
@@ -384,11 +384,11 @@ def _chunked(
 def match_platform(
     platform: Platform, work: TrainingWorkload, config: Config | None
 ) -> tuple[Platform, TrainingWorkload]:
-    """Match a machine and work: task sizes of FPGAs, and batch size of a whole step.
+    """Return a machine with task sizes that fit the work, and work with the batch size of a whole step.
 
-    `config` is None for work given as sizes, whose batch is that of one trainer. Raises ConfigError if an
-    FPGA cannot hold one unit of a sampler whose mini-batches cannot be divided, and ValueError if it cannot
-    hold one target, or rows are wider than a trainer supports.
+    `config` is None if the work is given as sizes, whose batch is that of one trainer. Raises ConfigError if
+    an FPGA cannot hold one unit of a sampler whose mini-batches cannot be divided, and ValueError if it
+    cannot hold one target or rows are wider than a trainer supports.
     """
     if config is None:
         work = replace(work, batch_size=work.batch_size * len(platform.trainers()))
@@ -410,7 +410,7 @@ def match_platform(
 
 
 def _fixed_assignment(config: Config, platform: Platform, work: TrainingWorkload) -> Assignment | None:
-    """Return the assignment that the settings fix, even if only in part; None if they fix nothing."""
+    """Return the assignment that the settings fix at least partly, or None if they fix nothing."""
     runtime = config.runtime
     counts = {"sample": runtime.sample_threads, "load": runtime.load_threads, "train": runtime.train_threads}
     fixed = {stage: count for stage, count in counts.items() if count}

@@ -1,4 +1,4 @@
-"""Prediction of work on several ranks, by strategy."""
+"""Prediction of work on several ranks with each strategy."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from hyrt.predict.workload import configured_terms, workload_assumptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPredictionRequest:
-    """Ranks of a prediction. Raises ConfigError if the numbers, the network or the strategy are invalid."""
+    """Ranks to predict. Raises ConfigError if a number, the network or the strategy is invalid."""
 
     ranks: int
     """Number of ranks, each on a separate machine."""
     network_name: str
-    """Name or rate, as for `hyrt_perfmodel.network.find_network`."""
+    """Name or rate of the network, as `hyrt_perfmodel.network.find_network` accepts it."""
     strategy_name: str | None = None
-    """Name, or None for all strategies."""
+    """Name of a strategy, or None for all strategies."""
     locality: float | None = None
-    """Fraction of the input rows of local targets that are local as well; None for random partitions."""
+    """Fraction of a local target's input rows that are local too; None for random partitions."""
     homes: Path | None = None
-    """File with the rank of each vertex, to count the traffic; None for the dataset's partition."""
+    """File with the rank of each vertex, for counting the traffic; None for the dataset's partition."""
 
     def __post_init__(self) -> None:
         if self.homes is not None and self.locality is not None:
@@ -72,26 +72,26 @@ class RankPredictionRequest:
 
     @property
     def strategies(self) -> Sequence[str]:
-        """Strategies to predict, in the order of the table."""
+        """Names of the strategies to predict, in the order of the table."""
         return list(STRATEGIES) if self.strategy_name is None else [self.strategy_name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksComparison:
-    """Prediction of work on several ranks."""
+    """Predictions of work on several ranks."""
 
     machine: str
     """Name of the platform, which is the same for all ranks."""
     network: Network
     ranks: int
     predictions: Sequence[DistributedPrediction]
-    """Predictions by strategy."""
+    """One prediction per strategy."""
     relative_error: float
     assumptions: Sequence[str]
-    """Assumptions, one sentence each."""
+    """Assumptions of the predictions, one sentence each."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON values of `hyrt predict --ranks --json`."""
+        """Return the values that `hyrt predict --ranks --json` prints."""
         return {
             "platform": self.machine,
             "ranks": self.ranks,
@@ -107,8 +107,8 @@ def predict_on_ranks(
 ) -> RanksComparison:
     """Predict work on several equal machines.
 
-    The batch size of `work` is that of all ranks. `config` is None for work given as sizes, whose batch is
-    that of one trainer of a rank. Raises ConfigError if the work cannot be divided among ranks.
+    The batch size of `work` is that of all ranks. `config` is None if the work is given as sizes, whose batch
+    is that of one trainer of a rank. Raises ConfigError if the work cannot be divided among ranks.
     """
     if work.resident:
         raise ConfigError("--ranks predicts only mini-batches: remove --full-graph")
@@ -143,7 +143,7 @@ def predict_on_ranks(
     def predict_strategy(name: str) -> DistributedPrediction:
         configured_steps = None if config is None else config.distributed.time_steps
         fixed = None if configured_steps is None else min(configured_steps, request.ranks)
-        # Time steps are merged until epochs do not become shorter.
+        # Merge time steps until epochs do not become shorter.
         step_counts = range(1, request.ranks + 1) if name == "hopgnn" and fixed is None else [fixed]
         predictions_by_steps = []
         for time_steps in step_counts:
@@ -186,7 +186,7 @@ def _predict_replicated(
     question: RankPredictionRequest,
     notes: Sequence[str],
 ) -> RanksComparison:
-    """Predict a heterogeneous graph: every rank reads all of it, and only gradients are exchanged."""
+    """Predict work on a heterogeneous graph: every rank reads all of it and exchanges only gradients."""
     name = "model-centric"
     if question.strategy_name not in (None, "home", name) or question.homes or question.locality is not None:
         raise ConfigError(
@@ -217,7 +217,7 @@ def _predict_replicated(
 
 
 def _is_split(config: Config) -> bool:
-    """Return whether each part of a partitioned dataset has only the edges into its vertices."""
+    """Return whether each part of a partitioned dataset contains only the edges into its vertices."""
     folder = Path(config.data.source)
     return is_partition(folder) and read_manifest(folder).topology == "split"
 
@@ -225,7 +225,7 @@ def _is_split(config: Config) -> bool:
 def _unavailable_strategies(
     config: Config, question: RankPredictionRequest, *, edges_are_split: bool
 ) -> dict[str, str]:
-    """Return why strategies are unavailable, by name; raise the reason if it concerns all requested ones."""
+    """Return the reasons for unavailable strategies by name; raise if all requested ones are unavailable."""
     reasons = {
         name: find_strategy_problem(config, name, has_partitioned_topology=edges_are_split)
         or find_link_problem(config, name)
@@ -240,7 +240,7 @@ def _unavailable_strategies(
 def _with_dataset_partition(
     question: RankPredictionRequest, config: Config | None
 ) -> tuple[RankPredictionRequest, list[str]]:
-    """Use the dataset's partition; also return a sentence if it is for another number of ranks."""
+    """Return the request with the dataset's partition, and a sentence if its number of ranks differs."""
     if config is None or question.homes is not None or question.locality is not None:
         return question, []
     folder = Path(config.data.source)
@@ -256,7 +256,7 @@ def _with_dataset_partition(
 
 
 def _uncounted_settings(config: Config | None, question: RankPredictionRequest) -> list[str]:
-    """Return sentences about settings that only matter for counted traffic."""
+    """Return sentences about settings that have an effect only if the traffic is counted."""
     if config is None or question.homes is not None:
         return []
     settings = config.distributed

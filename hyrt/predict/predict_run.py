@@ -1,4 +1,4 @@
-"""Initial assignment and prediction of a run on this machine, from its calibration."""
+"""Initial assignment and prediction of a run on this machine, based on its calibration."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def predict_run(
     sampler: Sampler | None = None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> RunPrediction | None:
-    """Predict a run on this machine; None if the machine is not calibrated.
+    """Predict a run on this machine, or return None if the machine is not calibrated.
 
-    Also returns None for unsupported runs, and for devices or models without measurements, with a reason to
-    `notify`. If `sampler` is None, the configured one is built.
+    Also return None, and pass the reason to `notify`, if the run is not supported or a device or model was
+    not measured. If `sampler` is None, the configured sampler is created.
     """
     from hyrt.predict.calibrate.store import usable_calibration
 
@@ -77,7 +77,7 @@ def predict_run(
 def _predict_in_chunks(
     config: Config, platform: Platform, training: TrainingWorkload
 ) -> RunPrediction | None:
-    """Predict a run that trains the full graph in chunks; None for other runs.
+    """Predict a run that trains the full graph in chunks, or return None for another run.
 
     Raises ConfigError if such a run cannot be predicted.
     """
@@ -105,7 +105,7 @@ def _predict_in_chunks(
 
 
 def run_platform(config: Config, platform: Platform) -> Platform:
-    """Return the trainers of a run on a calibrated machine; raise ConfigError if one was not measured."""
+    """Return a platform with only the run's trainers; raise ConfigError if one was not measured."""
     platform_of_run = select_trainers(platform, _trainer_names(config))
     if platform_of_run is None:
         calibrated = ", ".join(trainer.name for trainer in platform.trainers())
@@ -118,10 +118,10 @@ def run_platform(config: Config, platform: Platform) -> Platform:
 
 
 def first_assignment(config: Config, platform: Platform, training: TrainingWorkload) -> Assignment:
-    """Return the initial split and threads of a run on this machine.
+    """Return the initial assignment of a run on this machine.
 
-    `platform` has only the run's trainers, the host's first. Raises ConfigError if a device was not measured
-    with the run's model kind.
+    `platform` contains only the run's trainers, the host's first. Raises ConfigError if a device was not
+    measured with the run's model kind.
     """
     from hyrt.training.setup import assign_threads, first_split
 
@@ -132,14 +132,14 @@ def first_assignment(config: Config, platform: Platform, training: TrainingWorkl
     if config.has_explicit_split or not config.balance.predict:
         names = _trainer_names(config)
         configured = first_split(config, names, None, training.targets_per_epoch)
-        # A step cannot have more targets than the epoch.
+        # Use the platform's batch size: a step cannot have more targets than the epoch.
         split = split_by_shares(training.batch_size, [configured[i] for i in _platform_order(names)])
         return Assignment(split=tuple(split), threads=threads)
     return initial_assignment(platform, training, threads=threads, terms=configured_terms(config))
 
 
 def check_calibrated(config: Config, platform: Platform, training: TrainingWorkload) -> None:
-    """Raise ConfigError for a device that was not measured with the run's model kind."""
+    """Raise ConfigError if a device was not measured with the run's model kind."""
     for trainer in platform.trainers(training.model):
         models = platform.host.models if trainer.is_host else trainer.device.models
         if training.model not in models:
@@ -157,5 +157,5 @@ def _trainer_names(config: Config) -> list[str]:
 
 
 def _platform_order(names: list[str]) -> list[int]:
-    """Return the indices of the trainers in the order of the platform, the host's first."""
+    """Return the indices of the trainers in the platform's order, in which the host is first."""
     return sorted(range(len(names)), key=lambda i: not names[i].startswith("cpu:"))

@@ -1,4 +1,4 @@
-"""Prediction of a distributed run on one rank, and choice of the algorithm for full graphs."""
+"""Prediction of a distributed run on one rank, and choice of an algorithm for full graphs."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ from hyrt.training.setup import assign_threads, first_split, select_edges
 
 
 def choose_algorithm(config: Config, ranks: int, network: Network) -> tuple[str, int, str]:
-    """Return the fastest algorithm for a partitioned dataset, its replication, and an explanation.
+    """Return the fastest full-graph algorithm for a partitioned dataset, its replication, and an explanation.
 
-    Raises ConfigError if the ranks support no algorithm with these partitions.
+    Raises ConfigError if no algorithm supports these partitions and ranks.
     """
     folder = config.data.source
-    # Rank 0 has partition 0 under every algorithm, but possibly no other.
+    # Rank 0 has partition 0 with every algorithm, and may have no other partition.
     part = open_part(folder, 0)
     num_parts = part.manifest.num_parts
     graph = part.graph.with_features(part.rows)
@@ -77,7 +77,7 @@ def choose_algorithm(config: Config, ranks: int, network: Network) -> tuple[str,
 
 
 def _work_and_origin(config: Config, graph: Graph) -> tuple[FullGraphWork, str]:
-    """Return the work of an epoch on one machine, and where its times come from."""
+    """Return the work of an epoch on one machine, and the origin of its times."""
     calibration, _ = usable_calibration()
     if calibration is None:
         return work_at_assumed_rates(config, graph), "assumed, because this machine is not calibrated"
@@ -94,30 +94,30 @@ _MODELS = "models"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRun:
-    """A distributed run before its start, described for one of its ranks."""
+    """Distributed run before its start, as one of its ranks sees it."""
 
     config: Config
-    """All settings; `distributed.algorithm` is resolved for full-graph training."""
+    """Configuration of the run. For full-graph training, `distributed.algorithm` is resolved."""
     graph: Graph
-    """Graph with all edges, but only the rows of this rank."""
+    """Graph with all edges, but only this rank's feature rows."""
     homes: NDArray[Any]
-    """Rank that owns each vertex's rows, or block for full-graph training, [V]."""
+    """Rank that owns each vertex's feature row, or its block in full-graph training: [V]."""
     num_ranks: int
     sampler: Callable[[], Sampler]
-    """Returns the run's sampler."""
+    """Function that returns the run's sampler."""
     edges_are_split: bool = False
-    """Whether the graph has only the edges into this rank's vertices."""
+    """Whether the graph contains only the edges into this rank's vertices."""
     machines: Sequence[int]
-    """Equal for ranks that read each other's rows in shared memory, [N]."""
+    """Machine id of each rank: [N]. Ranks with equal ids read each other's rows in shared memory."""
     measured: Network | None = None
-    """Network as measured at the start of the run, or None."""
+    """Network measured at the start of the run, or None."""
 
     __repr__ = short_repr
 
     def predict(self, notify: Callable[[str], None]) -> RunPrediction | None:
-        """Predict the run, assuming that all ranks are like this one.
+        """Predict the run on the assumption that all ranks are like this one.
 
-        If that is not possible, returns None and passes the reason to `notify`.
+        If this is not possible, return None and pass the reason to `notify`.
 
         Raises ConfigError if `distributed.network` is a file that cannot be read.
         """
@@ -164,7 +164,7 @@ class RankRun:
         )
 
     def _traffics(self, training: TrainingWorkload) -> list[StepTraffic]:
-        """Return the traffic of a step; for `hopgnn`, of each possible number of time steps."""
+        """Return the traffic of a step; for `hopgnn`, return it for each possible number of time steps."""
         config, settings = self.config, self.config.distributed
         steps = configured_steps(
             config, self.graph, self.homes, self.num_ranks, self.sampler(), machines=self.machines
@@ -203,7 +203,7 @@ class RankRun:
         )
 
     def _initial_assignment(self, platform: Platform, training: TrainingWorkload) -> Assignment:
-        """Return a rank's initial assignment before the prediction; ranks of a machine share its cores."""
+        """Return a rank's initial assignment. The ranks of a machine share its cores."""
         balance = self.config.balance.model_copy(update={"predict": False})
         assignment = first_assignment(self.config.model_copy(update={"balance": balance}), platform, training)
         cores = max(1, (platform.host.cores or shared_cores()) // num_local_ranks())
@@ -235,7 +235,7 @@ class RankRun:
 
 
 def _missing_reason(network: Network | None, reason: str, *, calibrated: bool) -> str:
-    """Return why several ranks cannot be predicted, and the remedy."""
+    """Return the reason why several ranks cannot be predicted, and the remedy."""
     remedy = (
         "set distributed.network to a rate such as 10gbit, or to a file from `hyrt calibrate --network FILE`"
     )
@@ -246,12 +246,12 @@ def _missing_reason(network: Network | None, reason: str, *, calibrated: bool) -
 
 
 def _num_host_trainers(platform: Platform) -> int:
-    """Return the number of trainers on the host cores."""
+    """Return the number of trainers that compute on host cores."""
     return sum(trainer.is_host or trainer.device.host_cores > 0 for trainer in platform.trainers())
 
 
 def _stages(prediction: DistributedPrediction) -> dict[str, Any]:
-    """Return the prediction by the stages of a run; gradients and models count as synchronization."""
+    """Return the predicted times by stage; the exchange of gradients and models counts as synchronization."""
     communication_s = prediction.communication_s[GRADIENTS] + prediction.communication_s[_MODELS]
     stages_s = {**prediction.stages_s, "propagate": prediction.stages_s["propagate"] - communication_s}
     return {

@@ -1,5 +1,5 @@
-"""Dry run of a full-graph step of `hyrt.fullgraph` (its matrices, its work, and the memory by array), and
-configured models of given widths.
+"""Dry run of a full-graph step of `hyrt.fullgraph` for its matrices, work and memory, and creation of
+configured models for given widths.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hyrt.training.setup import build_model
 
 @dataclass(slots=True)
 class PooledMatrix:
-    """A matrix in use; other matrices may use the same memory at other times."""
+    """Matrix in use. Its memory may belong to other matrices before and afterwards."""
 
     name: str
     num_bytes: int
@@ -50,17 +50,17 @@ class PooledMatrix:
 
 @dataclass(slots=True)
 class MatrixPoolModel:
-    """Size-only model of a matrix pool without a memory limit."""
+    """Model of a matrix pool without a memory limit, which tracks only sizes."""
 
     events: list[tuple[str, int]] = field(default_factory=list)
-    """Events `take` and `give` in order, with bytes; for a released matrix, all bytes of its memory."""
+    """Sequence of (`take`, bytes of the matrix) and (`give`, bytes of the matrix's memory block)."""
     arrays: dict[str, float] = field(default_factory=dict)
-    """Bytes by the name of the first matrix in each memory block."""
+    """Bytes of the memory blocks, by the name of the first matrix in a block."""
     _sizes: list[int] = field(default_factory=list)
     _free: list[int] = field(default_factory=list)
 
     def take(self, name: str, rows: int, width: int, itemsize: int) -> PooledMatrix:
-        """Allocate a matrix."""
+        """Simulate the allocation of a matrix."""
         matrix = PooledMatrix(name, rows * width * itemsize)
         self.events.append(("take", matrix.num_bytes))
         index = best_fit([(False, self._sizes[memory]) for memory in self._free], matrix.num_bytes)
@@ -73,19 +73,19 @@ class MatrixPoolModel:
         return matrix
 
     def release(self, matrix: PooledMatrix) -> None:
-        """Release a matrix."""
+        """Simulate the release of a matrix."""
         self.events.append(("give", self._sizes[matrix.memory]))
         self._free.append(matrix.memory)
 
 
 _INDEX_BYTES = 4
-# Passes over rows: forward, recomputation in the backward pass, and gradients of rows and of weights.
+# Passes over rows: forward, recomputation in the backward pass, and gradients of rows and weights.
 _FORWARD, _RECOMPUTE, _GRADIENTS = 1, 1, 2
 
 
 @dataclass(slots=True)
 class _Layer:
-    """Counterpart of `hyrt.fullgraph.forward.GatherResult`."""
+    """Sizes-only counterpart of `hyrt.fullgraph.forward.GatherResult`."""
 
     values: PooledMatrix | None
     takes_gradient: bool
@@ -97,7 +97,7 @@ class _Layer:
 class StepDryRun:
     """Dry run of a step: `FullGraphForward`, `compute_loss` and `run_backward` with sizes instead of arrays.
 
-    Matrices must be allocated and released in the same order as there; tests compare each one.
+    Matrices must be allocated and released in the order of these functions; tests compare each one.
     """
 
     def __init__(self, plan: FullGraphPlan, sizes: FullGraphSizes) -> None:
@@ -111,7 +111,7 @@ class StepDryRun:
         """Simulate one step of `FullGraphReplica.step`."""
         plan, sizes = self.plan, self.sizes
         if plan.caches_first_gather:
-            # The first step computes the cached gather of the first layer.
+            # The first step computes the gather of the first layer, which is then cached.
             width = plan.parts[0].gathered_width
             self._take("gathered of the features, kept", sizes.vertices, width)
             if sizes.is_mapped:
@@ -136,11 +136,11 @@ class StepDryRun:
         self.release(self.forward(self._num_last_rows(self.sizes.scored), keep=False)[-1])
 
     def _num_last_rows(self, rows: int) -> int | None:
-        """Return the number of rows of the last layer; None for all rows."""
+        """Return the number of rows in the last layer, or None for all rows."""
         return None if rows == self.sizes.vertices else rows
 
     def forward(self, at: int | None, *, keep: bool) -> list[_Layer]:
-        """Simulate the forward pass, with `at` rows in the last layer; None for all rows."""
+        """Simulate the forward pass with `at` rows in the last layer, or with all rows if `at` is None."""
         plan, layers = self.plan, []
         self_rows: PooledMatrix | None = None
         messages: tuple[PooledMatrix, ...] = ()
@@ -197,7 +197,7 @@ class StepDryRun:
         return _Layer(values, takes_gradient, messages, saved, self_rows)
 
     def _saved_matrices(self, i: int, rows: int) -> tuple[PooledMatrix, ...]:
-        """Allocate the matrices that a gather saves for its backward pass."""
+        """Simulate the allocation of the matrices that a gather saves for its backward pass."""
         parts = self.plan.parts[i]
         gather, width = parts.gather, parts.gathered_width
         name = f"attention of layer {i + 1}"
@@ -219,7 +219,7 @@ class StepDryRun:
     def _gather_backward(self, i: int, layer: _Layer, *, last: bool) -> tuple[PooledMatrix, ...]:
         parts = self.plan.parts[i]
         accumulates_self = parts.scatter is None and layer.self_rows is not None
-        # Attention reads its first two saved matrices before the gradient overwrites the result.
+        # Release these first: attention reads them before the gradient overwrites the result.
         num_released = 2 if isinstance(parts.gather, AttentionSum) else 0
         for matrix in layer.saved[:num_released]:
             self.pool.release(matrix)
@@ -246,7 +246,7 @@ class StepDryRun:
         return self.pool.take(name, rows, width, self._itemsize)
 
     def _read(self, parts: LayerParts, rows: int | None, *, is_backward: bool) -> None:
-        """Record a gather at `rows` vertices; None for the targets."""
+        """Record a gather into `rows` vertices, or into the targets if `rows` is None."""
         sizes, gather = self.sizes, parts.gather
         kind: GatherKind = "sum"
         reads_self = False
@@ -261,7 +261,7 @@ class StepDryRun:
         if rows is None:
             edges, num = sizes.target_edges, sizes.targets
             if is_backward:
-                # Only targets have gradients.
+                # Only targets have gradients to read.
                 sources = min(sources, float(num))
                 is_transposed = kind == "sum" and edges <= MAX_TRANSPOSED_FRACTION * sizes.edges
                 passed = 0.0 if is_transposed else sizes.edges - edges
@@ -278,9 +278,9 @@ class StepDryRun:
         )
 
     def _compute(self, stage: DenseStage, rows: int, passes: int) -> None:
-        """Record passes over the rows of a stage."""
+        """Record a number of passes over the rows of a stage."""
         is_first = stage.before is None or (stage.index == 0 and not self.plan.stages[0].parameters)
-        # The products with features have gradients; the features have none.
+        # Products with features have weight gradients, but no gradients of the features.
         products = passes - 1 if is_first and passes > _FORWARD else passes
         work = stage_work(stage, self.sizes.row_entries)
         chunks = -(-rows // self.plan.chunk_rows)
@@ -293,17 +293,17 @@ class StepDryRun:
 
 @dataclass(frozen=True, slots=True)
 class RowWork:
-    """Work of one pass over one row of a stage."""
+    """Work of one pass of a stage over one row."""
 
     macs: float
     values: float
     sparse_macs: float
     sparse_weights: float
-    """Weights of sparse products, per chunk of rows."""
+    """Number of weights in sparse products, per chunk of rows."""
 
 
 def stage_work(stage: DenseStage, row_entries: float | None) -> RowWork:
-    """Return the work of a stage; `row_entries` is that of `FullGraphSizes`."""
+    """Return the work of a stage, with `row_entries` of `FullGraphSizes`."""
     model, widths = stage.model, stage.model.architecture.widths
     i, before, after = stage.index, stage.before, stage.after
     macs = values = sparse_macs = sparse_weights = 0.0
@@ -319,7 +319,7 @@ def stage_work(stage: DenseStage, row_entries: float | None) -> RowWork:
         if isinstance(layer, SagaLayer):
             values += layer.footprint().row
         else:
-            # A layer with several sub-layers, such as GIN's, has one bias vector per sub-layer.
+            # A layer with several sub-layers, such as GIN, has one bias vector per sub-layer.
             values += before.gathered_width + max(_vectors(layer), widths[i + 1])
         if stage.reads_self:
             values += widths[i] if sparse is None else 2 * sparse
@@ -327,7 +327,7 @@ def stage_work(stage: DenseStage, row_entries: float | None) -> RowWork:
             values += widths[i + 1]
             macs += _weights(model.shortcuts[i])
         if before.reads_self and sparse is not None and _multiplies(before):
-            # Product of the vertices' own rows.
+            # Add the product with each vertex's row.
             sparse_macs += sparse * widths[i + 1]
             sparse_weights += widths[i] * widths[i + 1]
             layer_macs -= widths[i] * widths[i + 1]
@@ -347,17 +347,17 @@ def stage_work(stage: DenseStage, row_entries: float | None) -> RowWork:
 
 
 def _multiplies(parts: LayerParts) -> bool:
-    """Return whether one product computes a layer's messages; the layer counts products of both ends."""
+    """Return whether a layer's messages are one product; SAGA layers count the products of both ends."""
     return parts.scatter is not None and not isinstance(parts.gather, SagaGather)
 
 
 def _weights(module: torch.nn.Module) -> float:
-    """Return the number of values in a module's matrices."""
+    """Return the number of values in the matrices among a module's parameters."""
     return float(sum(parameter.numel() for parameter in module.parameters() if parameter.ndim > 1))
 
 
 def _vectors(module: torch.nn.Module) -> float:
-    """Return the number of values in a module's vectors."""
+    """Return the number of values in the vectors among a module's parameters."""
     return float(sum(parameter.numel() for parameter in module.parameters() if parameter.ndim == 1))
 
 
@@ -366,7 +366,7 @@ _ENDS: tuple[End, ...] = ("source", "destination")
 
 
 def memory_breakdown(dry_run: StepDryRun, threads: int) -> dict[str, float]:
-    """Return the bytes by array after a dry run of a step and an evaluation."""
+    """Return the bytes of each array after a dry run of a step and an evaluation."""
     plan, sizes = dry_run.plan, dry_run.sizes
     numbers = sum(parameter.numel() for parameter in plan.model.parameters())
     arrays = {
@@ -383,7 +383,7 @@ def memory_breakdown(dry_run: StepDryRun, threads: int) -> dict[str, float]:
 
 
 def _vertex_bytes(plan: FullGraphPlan, sizes: FullGraphSizes) -> float:
-    """Return the bytes of two vertex numberings, degrees, target positions, and factors of sums."""
+    """Return the bytes of vertex arrays: two numberings, degrees, target positions and sum factors."""
     numbers, factors = 3 + (sizes.targets < sizes.vertices), 0
     for i, parts in enumerate(plan.parts):
         gather = parts.gather
@@ -391,14 +391,14 @@ def _vertex_bytes(plan: FullGraphPlan, sizes: FullGraphSizes) -> float:
             factors += plan.dtype.itemsize * (gather.program.accumulate == "mean")
         if not isinstance(gather, Aggregation) or gather.reduce == "max":
             continue
-        # The topology caches GCN's scale factors of rows and sources.
+        # The topology caches GCN's scale factors for rows and for sources.
         scales = (gather.reduce == "gcn" and i == 0) + (gather.reduce == "mean") + (gather.self_path == "add")
         factors += plan.dtype.itemsize * scales
     return float(sizes.vertices * (numbers * _INT32 + factors))
 
 
 def _loop_input_bytes(plan: FullGraphPlan, sizes: FullGraphSizes) -> dict[str, float]:
-    """Return the bytes of the degrees and edge types that loops read, which are computed once."""
+    """Return the bytes of the degrees and edge types that are computed once for the loops."""
     arrays: dict[str, float] = {}
     for i, parts in enumerate(plan.parts, 1):
         if isinstance(parts.gather, SagaGather):
@@ -411,7 +411,7 @@ def _loop_input_bytes(plan: FullGraphPlan, sizes: FullGraphSizes) -> dict[str, f
 
 
 def _unpooled_bytes(plan: FullGraphPlan, sizes: FullGraphSizes) -> dict[str, float]:
-    """Return the bytes of arrays outside the matrix pool, cached or temporary."""
+    """Return the bytes of cached and temporary arrays outside the matrix pool."""
     item, num = plan.dtype.itemsize, sizes.vertices
     arrays: dict[str, float] = {}
     has_fewer_targets = sizes.targets < sizes.vertices
@@ -426,7 +426,7 @@ def _unpooled_bytes(plan: FullGraphPlan, sizes: FullGraphSizes) -> dict[str, flo
 
 
 def _chunk_bytes(plan: FullGraphPlan, sizes: FullGraphSizes, threads: int) -> float:
-    """Return the bytes of the chunks of rows that threads compute at once, with gradients."""
+    """Return the bytes of the row chunks that all threads compute at the same time, with gradients."""
     numbers = [stage_work(stage, sizes.row_entries).values for stage in plan.stages]
     rows = min(plan.chunk_rows * threads, sizes.vertices)
     saved = sum(numbers[:-1]) * sizes.vertices if plan.saves_activations else 0.0
@@ -434,7 +434,7 @@ def _chunk_bytes(plan: FullGraphPlan, sizes: FullGraphSizes, threads: int) -> fl
 
 
 def _edge_chunk_bytes(plan: FullGraphPlan, sizes: FullGraphSizes, threads: int) -> float:
-    """Return the bytes of the chunks of edges that threads compute at once with torch, with gradients."""
+    """Return the bytes of the edge chunks that threads compute with torch at once, with gradients."""
     numbers = [0]
     for parts in plan.parts:
         if isinstance(parts.gather, SagaGather) and parts.gather.program.unfused_reason:
@@ -445,9 +445,9 @@ def _edge_chunk_bytes(plan: FullGraphPlan, sizes: FullGraphSizes, threads: int) 
 
 
 def is_predictable(model: torch.nn.Module) -> TypeGuard[GNN]:
-    """Return whether the CPU time of a model's step can be predicted.
+    """Return whether the time of a model's step on the CPU can be predicted.
 
-    It cannot if the CPU trains the full graph as one block, or torch computes messages in chunks.
+    The time is unknown if the CPU trains the full graph as one block, or torch computes messages in chunks.
     """
     if not is_decomposable(model):
         return False
@@ -456,17 +456,17 @@ def is_predictable(model: torch.nn.Module) -> TypeGuard[GNN]:
 
 
 def _is_torch(gather: object) -> bool:
-    """Return whether torch computes the messages because no loop could be compiled for them."""
+    """Return whether torch computes the messages because they cannot be compiled to a loop."""
     return isinstance(gather, SagaGather) and bool(gather.program.unfused_reason)
 
 
 def full_graph_step(
     model: GNN, sizes: FullGraphSizes, *, memory_bytes: float, threads: int, limited: bool = False
 ) -> FullGraphStep:
-    """Return the work of a step, and the memory of a run.
+    """Return the work of a full-graph step and the memory of a run.
 
-    `model` must be decomposable; unless it `is_predictable`, only the memory is exact. A fraction of
-    `memory_bytes` may cache the first layer's gather. `limited`: the settings limit matrices in host memory.
+    `model` must be decomposable into layers; only the memory is exact unless it `is_predictable`. A fraction
+    of `memory_bytes` may cache the first layer's gather. `limited` is set if the settings limit host memory.
     """
     plan = plan_full_graph(
         model,
@@ -494,13 +494,13 @@ def full_graph_step(
 
 
 def model_for_widths(config: Config, num_features: int, num_classes: int) -> GNN:
-    """Build the configured model for a graph with these widths.
+    """Create the configured model for a graph with these numbers of features and classes.
 
-    Raises ConfigError or ValueError if there is no such model.
+    Raises ConfigError or ValueError if the model does not exist or does not support the widths.
     """
     if find_model(config.model.kind).hetero:
         return build_model(config, _one_type(num_features, num_classes))
-    # Models are built for a graph: this one has a single vertex in the last class.
+    # Models are created for a graph, so use a graph with a single vertex in the last class.
     graph = Graph.from_arrays(
         name="none",
         indptr=np.zeros(2, np.int64),
@@ -513,7 +513,7 @@ def model_for_widths(config: Config, num_features: int, num_classes: int) -> GNN
 
 
 def _one_type(num_features: int, num_classes: int) -> Graph:
-    """Return a heterogeneous graph with one vertex, for models that need one."""
+    """Return a heterogeneous graph with one vertex, for models that require a heterogeneous graph."""
     rows, no_edges = np.zeros((1, num_features), np.float32), np.zeros(0, np.int64)
     labels = np.full(1, num_classes - 1, np.int64)
     masks = {split: np.zeros(1, np.bool_) for split in SPLITS}
@@ -523,6 +523,6 @@ def _one_type(num_features: int, num_classes: int) -> Graph:
 
 
 def meta_model(config: Config, num_features: int, num_classes: int) -> GNN:
-    """Build the model of `model_for_widths` on torch's meta device: shapes without values."""
+    """Create the model of `model_for_widths` on torch's meta device, with shapes but no values."""
     with torch.device("meta"):
         return model_for_widths(config, num_features, num_classes)

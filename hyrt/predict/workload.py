@@ -1,4 +1,4 @@
-"""Workloads of configured runs for the performance model."""
+"""Workloads of configured runs, as input of the performance model."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def training_workload(
     full_graph: FullGraphSizes | None = None,
     hit_rate: Callable[[float], float] | None = None,
 ) -> TrainingWorkload:
-    """Build the work of a run with known mini-batch sizes, without a graph; full graphs need torch.
+    """Return the work of a run with known mini-batch sizes. Needs no graph, and torch only for full graphs.
 
-    `sizes` returns the sizes of a number of targets (or subgraphs). `full_graph` is None if the CPU trainer's
-    full-graph step is not needed. `hit_rate`: as in `TrainingWorkload`.
+    `sizes` returns the sizes of a mini-batch by its number of targets (or subgraphs). `full_graph` is None if
+    the CPU trainer's full-graph step is not needed. `hit_rate` is that of `TrainingWorkload`.
     """
     dataset = with_row_format(dataset, config.data.feature_dtype)
     model, kind = config.model, find_model(config.model.kind)
-    # The rates of a user-defined kind are those of GCN's terms, with the products of the kind.
+    # User-defined kinds have the rates of GCN by default, with their number of products.
     costs, products = kind.costs_like or "gcn", kind.products(config.model.options)
     widths = [dataset.features, *[model.hidden] * (model.layers - 1), dataset.classes]
 
@@ -111,7 +111,7 @@ def training_workload(
 
 
 def _cached_fraction(config: Config, dataset: DatasetSizes) -> float:
-    """Return the fraction of rows in each device's cache (`data.cache`); 0 for an unresolved `auto`."""
+    """Return the fraction of rows that each device caches (`data.cache`), or 0 for an unresolved `auto`."""
     cache = config.data.cache
     if cache is None or cache == "auto" or not dataset.feature_bytes:
         return 0.0
@@ -121,10 +121,10 @@ def _cached_fraction(config: Config, dataset: DatasetSizes) -> float:
 def _full_graph_step(
     config: Config, dataset: DatasetSizes, sizes: FullGraphSizes
 ) -> Callable[[float, int], FullGraphStep] | None:
-    """Return the CPU trainer's full-graph step; None if it is unknown."""
+    """Return a function for the CPU trainer's full-graph step, or None if the step is unknown."""
     from hyrt.predict.step_dry_run import full_graph_step, is_predictable, model_for_widths
 
-    # A model with values, because user-defined layers are tried on a few rows.
+    # Create the model with values, because user-defined layers are tried on a few rows.
     model = model_for_widths(config, dataset.features, dataset.classes)
     if not is_predictable(model):
         return None
@@ -138,7 +138,7 @@ def _full_graph_step(
 
 
 def _best_form(config: Config) -> LoadForm:
-    """Return the cheapest form of dense input for the configured model, if a trainer accepts it."""
+    """Return the cheapest form of dense inputs for the configured model, provided that trainers accept it."""
     model = config.model
     if not config.runtime.fuse_load or model.input_dropout > 0:
         return "rows"
@@ -147,33 +147,33 @@ def _best_form(config: Config) -> LoadForm:
 
 
 def aggregates_first(config: Config) -> bool:
-    """Return whether the first layer of the configured model aggregates rows before any other operation."""
+    """Return whether the configured model's first layer aggregates rows before any other operation."""
     model, kind = config.model, find_model(config.model.kind)
     adds_residual = model.residual and model.layers > 1 and not kind.adds_rows_last
     return kind.best_form == "aggregated" and model.input_dropout == 0 and not adds_residual
 
 
 def expected_workload(config: Config, dataset: DatasetSizes) -> TrainingWorkload:
-    """Build the work of a run from the degrees in `dataset`, without loading and sampling."""
-    # Interpolate between expected sizes of a few mini-batches: the search for the best split evaluates
-    # thousands.
+    """Return the work of a run from the degrees in `dataset`, without loading or sampling the dataset."""
+    # Interpolate between the expected sizes of a few mini-batches, because the search for the best split
+    # evaluates thousands.
     max_units = min(config.units_per_step, max(1, config.sampler.units_per_epoch(dataset.targets)))
     counts = sorted({max(1.0, max_units / 2**power) for power in range(_HALVINGS)})
     sizes = SampledSizes({count: expected_block_sizes(config, dataset, count) for count in counts})
     if not config.sampler.is_full_graph:
         hits = None
         if config.sampler.kind == "neighbor" and dataset.degrees is not None:
-            # The hit rate hardly depends on a trainer's share of the step.
+            # Use one hit rate, because it hardly depends on a trainer's share of the step.
             hits = expected_hit_rates(dataset.degrees, config.fanouts, max_units)
         return training_workload(config, dataset, sizes.at, hit_rate=hits)
     return training_workload(config, dataset, sizes.at, expected_full_graph_sizes(config, dataset))
 
 
 def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = None) -> TrainingWorkload:
-    """Build the work of a run on an open graph from sampled mini-batches.
+    """Return the work of a run on an open graph from sampled mini-batches.
 
-    If `sampler` is None, the configured one is built. Raises ConfigError if the performance model does not
-    support the run, or there are no training vertices.
+    If `sampler` is None, the configured sampler is created. Raises ConfigError if the performance model does
+    not support the run, or there are no training vertices.
     """
     from hyrt.runtime.workers import Workers
     from hyrt.training.setup import build_sampler, select_edges
@@ -224,11 +224,11 @@ def training_vertices(config: Config, graph: Graph) -> np.ndarray:
 def _measured_hit_rate(
     config: Config, graph: Graph, sampler: Sampler, targets: np.ndarray
 ) -> Callable[[float], float] | None:
-    """Return a lazily computed cache hit rate; None if it is not needed, or too expensive."""
+    """Return a lazily computed cache hit rate, or None if it is not needed or too expensive."""
     if config.sampler.is_full_graph or (config.data.cache is None and config.sampler.kind != "neighbor"):
         return None
     if graph.links is not None:
-        return None  # Devices do not cache the rows of link endpoints.
+        return None  # Devices do not cache the rows of the end points of links.
 
     @cache
     def curve() -> CacheHitCurve:
@@ -255,7 +255,7 @@ def _measured_hit_rate(
 
 
 def check_predictable(config: Config) -> None:
-    """Raise ConfigError for a sampler or model that the performance model does not support."""
+    """Raise ConfigError if the performance model does not support the sampler or the model."""
     sampler, model = config.sampler, config.model
     if sampler.unpredictable:
         raise ConfigError(f"sampler.kind={sampler.kind} cannot be predicted: {sampler.unpredictable}")
@@ -265,7 +265,7 @@ def check_predictable(config: Config) -> None:
 
 
 def calibration_gap(kind: str) -> str:
-    """Return why a model kind has no known costs and cannot be measured; empty if it has or can."""
+    """Return the reason why a model kind's costs are unknown and cannot be measured, or ""."""
     model_kind = find_model(kind)
     if not (model_kind.costs_like or model_kind.hetero) and supports_edge_features(kind):
         return "its costs would be measured on generated graphs, whose edges have no features"
@@ -273,15 +273,15 @@ def calibration_gap(kind: str) -> str:
 
 
 def configured_workload(config: Config) -> TrainingWorkload:
-    """Build the work of a configured run.
+    """Return the work of a configured run.
 
-    Published and generated datasets are not loaded. Other datasets, and all for link prediction, are opened
-    to sample a few mini-batches. Raises ConfigError if the performance model does not support the run, and
+    Published and generated datasets are not loaded, except for link prediction. Other datasets are opened to
+    sample a few mini-batches. Raises ConfigError if the performance model does not support the run, and
     DataError if the dataset is missing or damaged.
     """
     source = config.data.source
     check_predictable(config)
-    # Link endpoints are sampled in proportion to degree, so their mini-batches have to be sampled.
+    # End points of links are sampled in proportion to degree, so their mini-batches must be sampled.
     if not config.train.predicts_links:
         hetero_sizes = _unopened_hetero_sizes(source)
         if hetero_sizes is not None:
@@ -299,7 +299,7 @@ def configured_workload(config: Config) -> TrainingWorkload:
 
 
 def _with_links(config: Config, graph: Graph) -> Graph:
-    """Return the graph with its links if links are predicted."""
+    """Return the graph, with its links if the run predicts links."""
     if not config.train.predicts_links:
         return graph
     from hyrt.training.open_graph import link_graph
@@ -308,7 +308,7 @@ def _with_links(config: Config, graph: Graph) -> Graph:
 
 
 def _unopened_hetero_sizes(source: str) -> HeteroDatasetSizes | None:
-    """Return the sizes of a heterogeneous dataset that does not have to be loaded; None for others."""
+    """Return the sizes of a published or generated heterogeneous dataset, or None for other datasets."""
     if source in HETERO_DATASETS:
         return published_hetero_sizes(HETERO_DATASETS[source])
     if not source.startswith(_GENERATED):
@@ -319,7 +319,7 @@ def _unopened_hetero_sizes(source: str) -> HeteroDatasetSizes | None:
 
 
 def _check_model_graph_type(config: Config, source: str, *, is_hetero: bool) -> None:
-    """Reject a model kind that does not match the graph, as a run does after opening the data."""
+    """Raise the error of a run for a model kind that does not match the graph, without opening the data."""
     name = config.model.kind
     if is_hetero and not (find_model(name).hetero or supports_edge_types(name)):
         raise ConfigError(
@@ -334,10 +334,10 @@ def _check_model_graph_type(config: Config, source: str, *, is_hetero: bool) -> 
 
 
 def other_samplers(config: Config, training: TrainingWorkload) -> list[tuple[str, TrainingWorkload]]:
-    """Return workloads with samplers that read fewer rows, as (description, workload) pairs.
+    """Return (description, workload) pairs for other samplers that read fewer rows.
 
-    Empty unless the run has default neighbor sampling and sizes that follow from degrees; otherwise the data
-    would have to be sampled. `training` has the configured rows.
+    The list is empty unless the run uses default neighbor sampling and its sizes follow from degrees;
+    otherwise the data would have to be sampled. `training` contains rows in the configured format.
     """
     source = config.data.source
     is_named = (source in DATASETS or source.startswith(_GENERATED)) and _unopened_hetero_sizes(
@@ -355,7 +355,7 @@ def other_samplers(config: Config, training: TrainingWorkload) -> list[tuple[str
 
 
 def workload_assumptions(config: Config) -> list[str]:
-    """Return the assumptions about a run that are neither published nor counted, one sentence each."""
+    """Return the assumptions about the sizes of a run, one sentence each."""
     assumptions = []
     source, of_model = config.data.source, find_model(config.model.kind).assumption
     if config.train.predicts_links:
@@ -373,7 +373,7 @@ def workload_assumptions(config: Config) -> list[str]:
 
 
 def dense_row_notes(platform: Platform, work: TrainingWorkload) -> list[str]:
-    """Return a sentence about trainers that receive sparse features as dense rows, if any."""
+    """Return a sentence about the trainers that receive sparse features as dense rows, if there are any."""
     step = work.at(1.0)
     names = sorted(
         {trainer.device.kind for trainer in platform.trainers() if trainer.adapt_workload(step) != step}
@@ -387,9 +387,9 @@ def dense_row_notes(platform: Platform, work: TrainingWorkload) -> list[str]:
 
 
 def configured_terms(config: Config) -> ExtraTerms:
-    """Return all terms of the performance model, with the concurrency of a configured run."""
+    """Return all terms of the performance model, with the concurrency settings of a run."""
     if config.sampler.is_full_graph:
-        # Only one stage has work.
+        # Nothing overlaps, because only one stage has work.
         return ExtraTerms(overlap="nothing", shared_cores=False)
     if not config.runtime.pipelined:
         return ExtraTerms(overlap="nothing")
@@ -397,7 +397,7 @@ def configured_terms(config: Config) -> ExtraTerms:
 
 
 def other_schedules(config: Config) -> list[tuple[str, ExtraTerms]]:
-    """Return other ways to run the steps, as (description, terms): short steps may not need threads."""
+    """Return (description, terms) of other schedules: threads may not pay off for short steps."""
     serial = config.model_copy(update={"runtime": config.runtime.model_copy(update={"pipelined": False})})
     if configured_terms(serial) == configured_terms(config):
         return []

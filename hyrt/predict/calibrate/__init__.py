@@ -1,1 +1,1 @@
-"""Calibration: measurements of a machine for the performance model."""
+"""Calibration: measurements of this machine from which the performance model predicts runs."""

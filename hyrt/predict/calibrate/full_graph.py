@@ -1,4 +1,4 @@
-"""Measurement of full-graph steps on the CPU, whole and in chunks."""
+"""Measurement of full-graph training steps on the CPU, with and without chunks."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from hyrt.runtime.buffer_pool import BufferPool
 from hyrt.runtime.workers import Workers, use_workers
 from hyrt.sampling.full_sampler import FullSampler
 
-# Bytes of matrices: all, some and almost none of the rows fit in a cache.
+# Sizes of the matrices in bytes, of which all, some and almost none of the rows fit in a cache.
 _CHUNK_MATRIX_BYTES = (2**20, 2**24, 2**27)
-# Edges that are read at a time, by row width.
+# Number of edges per measurement, by row width.
 _EDGES = {16: 400_000, 128: 100_000}
-# Edges per destination row if rows have many.
+# Edges per destination row in measurements with many edges per row.
 _DEGREE = 16
 _CLASSES = 32
-# Rows of products and losses, by row width.
+# Number of rows in measurements of products and losses, by row width.
 _ROWS = {16: 1 << 16, 128: 1 << 14}
 _FEW_EDGES = 16
 _DROPOUT = 0.5
@@ -58,7 +58,7 @@ _CHUNK_REPETITIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredChunk:
-    """Random edges between two intervals, with the weights of their end points."""
+    """Chunk of random edges between two vertex intervals, with the weights of their end points."""
 
     edges: EdgeChunk
     of_rows: np.ndarray
@@ -73,7 +73,7 @@ class _MeasuredChunk:
         return cls(edges, np.ones(rows, np.float32), np.ones(vertices, np.float32))
 
     def seconds(self, kernels: ChunkKernels, *, scaled: bool = False) -> float:
-        """Return the seconds of a gather along the edges in the second layer."""
+        """Return the time in seconds of a gather along the edges in the second layer."""
         factors = self.of_columns if scaled else None
 
         def gather() -> None:
@@ -85,7 +85,7 @@ class _MeasuredChunk:
 
 @contextmanager
 def _kernels(threads: int, width: int, vertices: int, edges: int) -> Iterator[ChunkKernels]:
-    """Yield chunk kernels on the CPU with `threads` threads, for a model of rows with `width` columns."""
+    """Yield the CPU's chunk kernels with `threads` threads, for a model whose rows have `width` columns."""
     backend, info = find_device("cpu:0")
     model = GNN(Architecture(kind="gcn", in_features=width, hidden=width, num_classes=_CLASSES, dropout=0.0))
     sizes = ChunkSizes(vertices=vertices, targets=min(vertices, _ROWS[width]), edges=edges, edge_rows=edges)
@@ -103,7 +103,7 @@ def _kernels(threads: int, width: int, vertices: int, edges: int) -> Iterator[Ch
 
 
 def measure_chunk_rates(cores: int) -> tuple[HostChunkRates, ...]:
-    """Measure the CPU with one thread, several threads, and all cores; raise HyrtError if a step fails."""
+    """Measure chunk rates with one, several and all threads of the CPU; raise HyrtError if a step fails."""
     return tuple(_rates(threads) for threads in thread_counts(cores))
 
 
@@ -117,7 +117,7 @@ def _rates(threads: int) -> HostChunkRates:
     for width, count in _EDGES.items():
         for matrix_bytes in _CHUNK_MATRIX_BYTES:
             vertices = matrix_bytes // (4 * width)
-            # An interval cannot have more destination rows than vertices.
+            # The number of destination rows of an interval is limited by its vertices.
             rows = min(vertices, count // _DEGREE)
             chunk = _MeasuredChunk.drawn(vertices, rows, _DEGREE)
             with _kernels(threads, width, max(vertices, _ROWS[width]), count) as kernels:
@@ -132,7 +132,7 @@ def _rates(threads: int) -> HostChunkRates:
                 copy_s = _copy_s(kernels, vertices, width)
                 dropout_s = _dropout_s(kernels, width)
                 loss_s = _loss_s(kernels, width)
-    # Compare rows of one edge with rows of many edges.
+    # The cost per row follows from the difference between rows of one edge and rows of many edges.
     row_s = {w: max(0.0, (single_edge_s[w] - many_edges_s[w, middle]) / (1 - 1 / _DEGREE)) for w in _EDGES}
     width_low, width_high = sorted(_EDGES)
     row_value_s = max(0.0, (row_s[width_high] - row_s[width_low]) / (width_high - width_low))
@@ -161,7 +161,7 @@ def _rates(threads: int) -> HostChunkRates:
 def _read(
     many_edges_s: dict[tuple[int, int], float], row_s: dict[int, float], matrix_bytes: int
 ) -> ChunkReadCost:
-    """Return the costs per edge and per row byte from two widths, without the costs of destination rows."""
+    """Return the costs per edge and per byte from two widths, without the cost per destination row."""
     width_low, width_high = sorted(_EDGES)
     short_s, long_s = (
         max(0.0, many_edges_s[w, matrix_bytes] - row_s[w] / _DEGREE) for w in (width_low, width_high)
@@ -173,13 +173,13 @@ def _read(
 
 
 def _rows_to_read(kernels: ChunkKernels, width: int) -> np.ndarray:
-    """Upload as many rows as one chunk computes; return their indices."""
+    """Upload the rows for a measurement and return their indices."""
     kernels.put("read", np.ones((_ROWS[width], width), np.float32))
     return np.arange(_ROWS[width])
 
 
 def _products_s(kernels: ChunkKernels, width: int) -> float:
-    """Return the seconds of a layer's product and activation, forward and backward."""
+    """Return the forward and backward time in seconds of a layer's product and activation."""
     vertices = _rows_to_read(kernels, width)
 
     def compute() -> None:
@@ -191,7 +191,7 @@ def _products_s(kernels: ChunkKernels, width: int) -> float:
 
 
 def _copy_s(kernels: ChunkKernels, vertices: int, width: int) -> float:
-    """Return the seconds per byte to upload or download rows."""
+    """Return the time in seconds per byte to upload or download rows."""
     rows = np.ones((vertices, width), np.float32)
 
     def copy() -> None:
@@ -203,7 +203,7 @@ def _copy_s(kernels: ChunkKernels, vertices: int, width: int) -> float:
 
 
 def _dropout_s(kernels: ChunkKernels, width: int) -> float:
-    """Return the seconds of dropout per value."""
+    """Return the time of dropout in seconds per value."""
     vertices = _rows_to_read(kernels, width)
 
     def drop() -> None:
@@ -214,7 +214,7 @@ def _dropout_s(kernels: ChunkKernels, width: int) -> float:
 
 
 def _loss_s(kernels: ChunkKernels, width: int) -> float:
-    """Return the seconds of the loss and its gradient per score."""
+    """Return the time of the loss and its gradient in seconds per score."""
     vertices = _rows_to_read(kernels, width)
     labels = vertices % _CLASSES
     kernels.compute(1, "read", vertices)
@@ -227,7 +227,7 @@ def _loss_s(kernels: ChunkKernels, width: int) -> float:
 
 
 def _min_chunk_s(work: Callable[[], object]) -> float:
-    """Return the minimum of some repetitions, after one warm-up."""
+    """Return the minimum time in seconds of several calls, after one call for warm-up."""
     spent = []
     for _ in range(1 + _CHUNK_REPETITIONS):
         started = time.perf_counter()
@@ -236,18 +236,18 @@ def _min_chunk_s(work: Callable[[], object]) -> float:
     return max(min(spent[1:]), 1e-9)
 
 
-# Bytes of matrices: all, some and almost none of the rows fit in a core's private cache or the shared cache.
+# Sizes of the matrices in bytes: all, some and almost none of the rows fit in the CPU's caches.
 _MATRIX_BYTES = (2**20, 2**24, 2**27)
-# Heads and columns per head: rows of one cache line, or of several.
+# (heads, columns per head): a row takes one cache line, or several.
 _HEADS = ((1, 16), (4, 32))
-# Edges that are read at a time, by row width: about a tenth of a second, and more rows than a cache holds.
+# Edges per measurement, by row width: about a tenth of a second, and more rows than a cache holds.
 _READS = {16: 2_000_000, 128: 750_000}
 _REPETITIONS, _MAX_SPREAD = 3, 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """A model and a random graph; probes differ in the terms that dominate."""
+    """Model and random graph to measure; probes differ in the cost terms that dominate."""
 
     kind: str
     vertices: int
@@ -257,7 +257,7 @@ class _Probe:
     classes: int
 
 
-# Few distinct widths, because each width compiles a loop.
+# Use few distinct widths, because a loop is compiled for each width.
 _PROBES = (
     _Probe("gcn", 1 << 9, 4, 16, 16, 16),
     _Probe("gcn", 1 << 17, 2, 16, 16, 16),
@@ -268,13 +268,13 @@ _PROBES = (
 )
 
 
-# Probes of the loops of a model kind: narrow or wide messages, and few or many edges per vertex.
+# (vertices, degree, width) of probes of loops: narrow or wide messages, few or many edges per vertex.
 _LOOP_PROBES = ((1 << 15, 32, 16), (1 << 16, 8, 64), (1 << 15, 8, 16))
 
 
 @contextmanager
 def _team(cores: int) -> Iterator[Workers]:
-    """Yield the worker threads of the measurements."""
+    """Yield the worker threads for measurements."""
     with (
         Workers(cores, "hyrt.calibrate.train", on_start=use_one_torch_thread, pool=BufferPool()) as workers,
         torch_threads(1),
@@ -283,9 +283,9 @@ def _team(cores: int) -> Iterator[Workers]:
 
 
 def measure_loop_cost(kind: str, rates: FullGraphRates) -> LoopCost | None:
-    """Measure the edge loops of a model kind, given the `rates` of all other parts of a step.
+    """Measure the edge loops of a model kind, given the `rates` of the other parts of a step.
 
-    Returns None if the kind has no loops, or torch computes them.
+    Returns None if the kind has no loops, or if torch computes them.
     """
     terms, seconds = [], []
     with _team(rates.threads) as workers:
@@ -307,7 +307,7 @@ def measure_loop_cost(kind: str, rates: FullGraphRates) -> LoopCost | None:
 
 
 def measure_full_graph_rates(cores: int) -> FullGraphRates:
-    """Measure full-graph steps with all cores; raise HyrtError if a step fails."""
+    """Measure full-graph steps on all cores; raise HyrtError if a step fails."""
     with _team(cores) as workers:
         reads = tuple(_reads(workers))
         mask_s = _mask_s(workers)
@@ -319,7 +319,7 @@ def measure_full_graph_rates(cores: int) -> FullGraphRates:
         for probe in _PROBES:
             step, measured_s = _measured_step(probe, workers)
             rest_s = measured_s - gather_rates.reads_s(step.reads, cores)
-            # If the measured gathers take longer than the whole step, the remainder is noise.
+            # The remainder of a step is at least 10 % of it: a smaller or negative remainder is noise.
             terms.append([step.calls, step.macs, step.values])
             seconds.append(max(rest_s, 0.1 * measured_s))
     call_s, mac_s, value_s = fit_nonnegative(np.array(terms) / np.array(seconds)[:, None])
@@ -335,7 +335,7 @@ def measure_full_graph_rates(cores: int) -> FullGraphRates:
 
 
 def _reads(workers: Workers) -> Iterator[GatherCost]:
-    """Yield the costs of reading rows, each from two widths."""
+    """Yield the costs of reading rows, each of which follows from measurements of two widths."""
     for matrix_bytes in _MATRIX_BYTES:
         by_width: dict[int, tuple[float, float, float]] = {}
         for heads, columns in _HEADS:
@@ -357,7 +357,7 @@ def _reads(workers: Workers) -> Iterator[GatherCost]:
 
 
 def _random_topology(vertices: int, edges: int) -> Topology:
-    """Create about `edges` random edges, whose reading times are representative."""
+    """Return a topology of about `edges` random edges, with representative times for reading rows."""
     random, degree = np.random.default_rng(0), max(1, edges // vertices)
     indices = random.integers(0, vertices, (vertices, degree), dtype=np.int32)
     indices.sort(axis=1)
@@ -365,7 +365,7 @@ def _random_topology(vertices: int, edges: int) -> Topology:
 
 
 def _read_s(topology: Topology, heads: int, columns: int, workers: Workers) -> tuple[float, float, float]:
-    """Return the seconds per row: of a sum, of attention, and of the attention gradient."""
+    """Return the seconds per row of a sum, of attention, and of the gradient of attention."""
     rows, shape = topology.num_vertices, (topology.num_vertices, heads, columns)
     x, out, positive, grad, x_grad = (torch.ones(shape).numpy() for _ in range(5))
     vertex_arrays = [torch.ones(shape[:2]).numpy() for _ in range(6)]
@@ -389,13 +389,13 @@ def _read_s(topology: Topology, heads: int, columns: int, workers: Workers) -> t
         )  # fmt: skip
 
     add_s, attend_s, backward_s = (_min_s(work) for work in (add, attend, attend_backward))
-    # Vertices also read their own rows.
+    # Each vertex also reads its row through a self-loop.
     num_rows = topology.num_edges + rows
     return add_s / num_rows, attend_s / num_rows, backward_s / num_rows
 
 
 def _loop_ratios(workers: Workers) -> dict[str, float]:
-    """Return the times of the loops that chunks use, relative to the compiled operators."""
+    """Return the times of the loops over edges relative to the compiled operators, by loop."""
     heads, columns = _HEADS[-1]
     width = heads * columns
     rows = _MATRIX_BYTES[1] // (4 * width)
@@ -440,7 +440,7 @@ def _loop_ratios(workers: Workers) -> dict[str, float]:
 
 
 def _mask_s(workers: Workers) -> float:
-    """Return the seconds per edge and head that a mask adds to attention."""
+    """Return the additional time of masked attention in seconds per edge and head."""
     heads, columns = _HEADS[-1]
     rows = _MATRIX_BYTES[1] // (4 * heads * columns)
     topology = _random_topology(rows, _READS[heads * columns])
@@ -463,9 +463,9 @@ def _model(probe: _Probe) -> GNN:
 
 
 def _measured_step(probe: _Probe, workers: Workers) -> tuple[FullGraphStep, float]:
-    """Return the work and the measured time of a step."""
+    """Return the work of a training step and its measured time in seconds."""
     topology = _random_topology(probe.vertices, probe.vertices * probe.degree)
-    # The transpose of a random graph is another random graph with the same reading time.
+    # Skip the transposition: the transpose of a random graph is a random graph with equal reading times.
     topology.__dict__["is_symmetric"] = True
     all_vertices = np.ones(probe.vertices, np.bool_)
     graph = Graph.from_arrays(
@@ -498,12 +498,12 @@ def _measured_step(probe: _Probe, workers: Workers) -> tuple[FullGraphStep, floa
 
 
 def _min_s(work: Callable[[], object]) -> float:
-    """Return the minimum of a few repetitions with cold caches, because disturbances only add time.
+    """Return the minimum time of a few calls with cold caches, because disturbances only add time.
 
-    Two repetitions suffice if they agree.
+    Two calls suffice if their times agree.
     """
     sweep = CacheSweep()
-    work()  # The first call may compile.
+    work()  # Warm up: the first call may compile.
     spent: list[float] = []
     while len(spent) < _REPETITIONS and not (len(spent) > 1 and max(spent) <= (1 + _MAX_SPREAD) * min(spent)):
         sweep()

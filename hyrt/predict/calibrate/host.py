@@ -1,6 +1,4 @@
-"""Measurement of host stages (bandwidth of memory and disk, sampling, loading), and of the network between
-ranks.
-"""
+"""Measurement of the host (memory and disk bandwidth, sampling, loading) and of the network between ranks."""
 
 from __future__ import annotations
 
@@ -41,12 +39,12 @@ from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.sampling.saint_sampler import SaintSampler
 from hyrt.sampling.settings.saint_settings import SaintSettings
 
-# Any reasonable disk writes and reads this in a fraction of a second.
+# Any reasonable disk writes and reads this many bytes in a fraction of a second.
 _BYTES = 64 << 20
 
 
 def measure_file_gb_s() -> float | None:
-    """Measure writing a temporary file and reading it from disk, in GB/s; None if no file can be written."""
+    """Return the disk bandwidth of a temporary file in GB/s, or None if no file can be written."""
     block = os.urandom(1 << 20)
     try:
         with tempfile.TemporaryFile(prefix="hyrt-disk-", buffering=0) as file:
@@ -66,42 +64,42 @@ def measure_file_gb_s() -> float | None:
 
 
 REPETITIONS, _SHORT_REPETITIONS = 5, 15
-# Stop repeating when median and lower quartile are this close.
+# Stop when the median and the lower quartile of the repetitions differ by at most this fraction.
 _MIN_REPETITIONS, _MAX_SPREAD = 3, 0.02
-# SMALL and its rows fit in most last-level caches, LARGE fits in none. TINY fits in a core's private cache,
-# as do graphs of a few thousand vertices.
+# Graphs to measure. TINY fits in a core's private cache, as do graphs of a few thousand vertices; SMALL and
+# its rows fit in the last-level cache of a usual CPU; LARGE fits in no cache.
 TINY = "synthetic:tiny"
 SMALL = "synthetic:community,vertices=30k"
 LARGE = "synthetic:products-s,vertices=300k,features=4"
-# The rows span more memory pages than the TLB covers, so each row costs twice as much.
+# Graph whose rows span more memory pages than the TLB covers, which doubles the cost per row.
 HUGE = "synthetic:papers-s,features=4"
-# HUGE is skipped if less memory is available: its widest rows need 1.3 GB, and its edges are copied.
+# Minimum available memory in bytes for HUGE: its widest rows need 1.3 GB, and its edges are copied.
 HUGE_BYTES = 6e9
 _WIDTHS = (32, 160)
 _FANOUTS = (10, 10)
 _BATCHES = (64, 1024, 4096)
 _LOAD_BATCH = 1024
 # Approximate bytes per target that a step reads and writes between two mini-batches of one stage: source rows
-# and results of all layers, forward and backward. If cores have 2 MiB of private cache and a larger shared
+# and results of all layers, forward and backward. On cores with 2 MiB of private cache and a larger shared
 # cache, sampling and loading take up to 2.5 times as long after a large step as after a small one.
 _STEP_BYTES_PER_TARGET, _MAX_SWEEP_BYTES = 80_000, 2**28
-# Stored values per sparse row. Shorter rows are so small that a core's private cache holds many of them.
+# Stored values per sparse row. A core's private cache would hold many shorter rows.
 _ROW_ENTRIES = (16, 128)
-# Few targets, so that most sparse rows are skipped. If almost all rows are read in order, hardware
-# prefetching hides the cost, which it cannot do in a run.
+# Use few targets, so that a mini-batch skips most sparse rows. If it read almost all rows in order, hardware
+# prefetching would hide the cost, which it cannot do in a run.
 _SPARSE_BATCH = 128
-# Targets of the mini-batch for the fixed cost of loading.
+# Number of targets of the mini-batch that measures the fixed cost of loading.
 _FEW_TARGETS = 2
-# Walks of a subgraph and of a very small one, walk length, and edges per vertex of the graph in which the
-# steps of walks dominate the work.
+# Number of walks per subgraph, and per very small subgraph; walk length; and edges per vertex of a graph on
+# which the steps of walks dominate the cost.
 _ROOTS, _FEW_ROOTS, _WALK_LENGTH, _FEW_EDGES = 1000, 20, 2, 3
-# Columns of sparse rows, whose frequencies are as skewed as those of words, and columns of their products:
-# weights that fit in a core's private cache, and larger ones. One thread sums the gradient of products with
-# up to 32 columns.
+# Columns of sparse rows, whose frequencies are as skewed as those of words; and columns of their products,
+# with weights that fit in a core's private cache or do not. One thread sums the gradient of products with up
+# to 32 columns.
 _SPARSE_WIDTHS, _PRODUCT_WIDTHS = (512, 8192), (16, 32, 64, 256)
-# Enough rows that the products take much longer than the cost per weight.
+# Enough rows for the products to take much longer than the cost per weight.
 _SPARSE_ROWS, _SPARSE_ENTRIES, _SPARSE_REPETITIONS = 4000, 64, 8
-# Input plans of first layers, by form and aggregation.
+# Input plans of first layers, by form and by aggregation.
 _PLANS: dict[tuple[LoadForm, str], InputPlan] = {
     ("rows", ""): InputPlan("rows"),
     ("sparse", ""): InputPlan("sparse"),
@@ -113,18 +111,18 @@ _PLANS: dict[tuple[LoadForm, str], InputPlan] = {
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Statistics of a repeated measurement."""
+    """Statistics of the times of repeated calls."""
 
     seconds: float
-    """Lower quartile, because disturbances only add time."""
+    """Lower quartile of the times, because disturbances only add time."""
     spread: float
-    """Relative difference of median and lower quartile."""
+    """Relative difference between median and lower quartile."""
 
 
 class CacheSweep:
-    """Callable that evicts caches as the other stages of a run do between two mini-batches of one stage.
+    """Callable that evicts cached data, as other stages of a run do between two mini-batches of a stage.
 
-    `targets`: targets per mini-batch.
+    `targets` is the number of targets per mini-batch, which determines how much is evicted.
     """
 
     def __init__(self, targets: int = 400) -> None:
@@ -137,9 +135,9 @@ class CacheSweep:
 def time_call(
     work: Callable[[], object], repetitions: int = REPETITIONS, before: Callable[[], None] = lambda: None
 ) -> Timing:
-    """Time at most `repetitions` calls, each after a call of `before`; fewer if they agree.
+    """Time up to `repetitions` calls, each after a call of `before`, until their times agree.
 
-    The first call may compile and is not counted.
+    An additional first call, which may compile, is not timed.
     """
     work()
     spent: list[float] = []
@@ -152,25 +150,25 @@ def time_call(
 
 
 def has_converged(spent: Sequence[float]) -> bool:
-    """Return whether there are at least three repetitions whose lower quartile and median almost agree."""
+    """Return whether there are at least three times, and their lower quartile and median almost agree."""
     return len(spent) >= _MIN_REPETITIONS and summarize(spent).spread <= _MAX_SPREAD
 
 
 def summarize(spent: Sequence[float]) -> Timing:
-    """Return the lower quartile and the spread of repetitions."""
+    """Return the lower quartile and the spread of times."""
     ordered = sorted(spent)
     low = ordered[len(ordered) // 4]
     return Timing(low, statistics.median(ordered) / low - 1)
 
 
 def thread_counts(cores: int) -> list[int]:
-    """Return the numbers of threads to measure: powers of two, and all cores."""
+    """Return the numbers of threads to measure: the powers of two, and one thread per core."""
     counts = [2**power for power in range(cores.bit_length()) if 2**power <= cores]
     return sorted({*counts, cores})
 
 
 def measure_copy(workers: Workers) -> Timing:
-    """Measure the seconds of copying 1e9 bytes (read and written) on the worker threads."""
+    """Time copying with the worker threads, in seconds per 1e9 bytes read and written."""
     source = np.ones(2**25, np.float32)
     target = np.empty_like(source)
 
@@ -182,7 +180,7 @@ def measure_copy(workers: Workers) -> Timing:
 
 
 def measure_sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[tuple[SampleCost, float]]:
-    """Measure the sampling costs of a graph; yield each entry with its spread."""
+    """Measure the sampling costs of a graph, and yield each cost with its spread."""
     targets = graph.split("train")
     for threads, batch in itertools.product(thread_counts(cores), _BATCHES):
         sampler, sweep = NeighborSampler(graph, targets, _FANOUTS, batch, 0), CacheSweep(batch)
@@ -216,10 +214,10 @@ def measure_sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[t
 
 
 def measure_walks(graph: Graph, graph_bytes: float, cores: int) -> Iterator[WalkCost]:
-    """Measure the random-walk costs of a graph.
+    """Measure the costs of random walks on a graph.
 
-    Costs per walk step and per scanned edge follow from the graph and from the same graph with few edges per
-    vertex; the fixed cost of a mini-batch follows from a few walks.
+    The costs per walk step and per scanned edge follow from a comparison with the same graph with few edges
+    per vertex. The fixed cost of a mini-batch follows from a small number of walks.
     """
     sparse_graph = _with_few_edges(graph)
     for threads in thread_counts(cores):
@@ -227,7 +225,7 @@ def measure_walks(graph: Graph, graph_bytes: float, cores: int) -> Iterator[Walk
         with Workers(threads, "hyrt.calibrate.sample") as workers:
             for probe_graph, roots in ((graph, _ROOTS), (sparse_graph, _ROOTS), (sparse_graph, _FEW_ROOTS)):
                 settings = SaintSettings(kind="saint", roots=roots, walk_length=_WALK_LENGTH)
-                # The number of normalization samples does not matter for the sampling time.
+                # The number of normalization samples does not affect the sampling time.
                 sampler = SaintSampler(
                     probe_graph,
                     probe_graph.split("train"),
@@ -251,7 +249,7 @@ def measure_walks(graph: Graph, graph_bytes: float, cores: int) -> Iterator[Walk
 def _sample_walks(
     sampler: SaintSampler, settings: SaintSettings, workers: Workers, sweep: CacheSweep
 ) -> tuple[BlockSizes, float]:
-    """Return the sizes of a subgraph, and the seconds of sampling it."""
+    """Return the sizes of a sampled subgraph and the sampling time in seconds."""
     spent: list[float] = []
     for step in range(_SHORT_REPETITIONS + 2):
         if has_converged(spent[2:]):
@@ -276,9 +274,9 @@ def _with_few_edges(graph: Graph) -> Graph:
 
 
 def measure_sparse_products(cores: int) -> Iterator[SparseCost]:
-    """Measure the costs of sparse products."""
+    """Measure the costs of products with sparse rows."""
     for threads, columns, width in itertools.product(thread_counts(cores), _SPARSE_WIDTHS, _PRODUCT_WIDTHS):
-        # The CPU trainer has a buffer pool as well.
+        # Use a buffer pool, as the CPU trainer does.
         with Workers(threads, "hyrt.calibrate.train", pool=BufferPool()) as workers, use_workers(workers):
             many_rows_s, one_row_s = (_product_s(rows, columns, width) for rows in (_SPARSE_ROWS, 1))
         yield SparseCost(
@@ -295,7 +293,7 @@ def measure_sparse_products(cores: int) -> Iterator[SparseCost]:
 
 
 def _product_s(rows: int, columns: int, width: int) -> float:
-    """Return the seconds of a product with sparse rows and of its weight gradient."""
+    """Return the time in seconds of a product with sparse rows and of its weight gradient."""
     sparse = SparseRows.from_features(sparse_features(rows, columns, _SPARSE_ENTRIES))
     weight = torch.ones(width, columns, requires_grad=True)
     grad = torch.ones(rows, width)
@@ -308,7 +306,7 @@ def _product_s(rows: int, columns: int, width: int) -> float:
 
 
 def sparse_features(rows: int, columns: int, entries: int) -> SparseFeatures:
-    """Create sparse rows of equally many values; column k has a frequency proportional to 10 / (10 + k)."""
+    """Return rows of `entries` values each; the k-th column's frequency is proportional to 1 / (10 + k)."""
     random = np.random.default_rng(0)
     frequency = 1.0 / (10.0 + np.arange(columns))
     sampled = np.searchsorted(np.cumsum(frequency) / frequency.sum(), random.random(rows * entries))
@@ -320,9 +318,9 @@ def sparse_features(rows: int, columns: int, entries: int) -> SparseFeatures:
 def measure_loading(
     graph: Graph, cores: int, forms: Collection[LoadForm] = ("rows", "sparse", "aggregated")
 ) -> Iterator[tuple[LoadCost, float]]:
-    """Measure the loading costs for a graph of this size; yield each entry with its spread.
+    """Measure the loading costs for a graph of this size, and yield each cost with its spread.
 
-    Costs per row and per byte follow from two widths, and the cost per mini-batch from one with few targets.
+    Costs per row and per byte follow from two row widths, and the fixed cost from few targets.
     """
     samplers = {
         form: (NeighborSampler(graph, graph.split("train"), _FANOUTS, batch, 0), CacheSweep(batch))
@@ -330,7 +328,7 @@ def measure_loading(
     }
     count = graph.num_vertices
     dense = [DenseFeatures(np.ones((count, width), np.float32)) for width in _WIDTHS]
-    # A gather depends on the number of stored values, not on their columns.
+    # The cost of a gather depends on the number of stored values, not on their columns.
     sparse = [
         SparseFeatures(
             np.arange(0, count * entries + 1, entries, dtype=np.int64),
@@ -352,7 +350,7 @@ def measure_loading(
                 loader = Loader(source)
                 spent: list[float] = []
                 loaded: list[int] = []
-                # Use a new mini-batch each time, because rows of the last one may still be in a cache.
+                # Use a new mini-batch each time, because the rows of the previous one may still be cached.
                 for step in range(REPETITIONS + 2):
                     if has_converged(spent[2:]):
                         break
@@ -364,7 +362,7 @@ def measure_loading(
                     block = batch.blocks[0]
                     loaded.append(block.num_edges + block.num_dst if form == "aggregated" else block.num_src)
                     batch.release()
-                # The first repetitions compile kernels and allocate buffers.
+                # Skip the first two repetitions, which compile kernels and allocate buffers.
                 measured.append(summarize(spent[2:]))
                 rows.append(statistics.median(loaded[2:]))
         first_bytes, second_bytes = (source.nbytes / count for source in sources)
@@ -387,24 +385,24 @@ def measure_loading(
 
 _PURPOSE = "calibration"
 _MIN_BYTES, _GROWTH = 64, 4
-# Larger operations add no information, and need as much memory per rank.
+# Larger operations would add no information, and each rank would need as much memory.
 _MAX_BYTES = 2**26
 _LONG_S = 0.25
-# Short operations have more repetitions, because disturbances affect them more.
+# Repeat short operations more often, because disturbances affect them more.
 _MIN_REPEATS, _MAX_REPEATS, _REPEATS_S = 3, 25, 0.1
-# Approximate block sizes that a graph partitioner produces, relative to the mean.
+# Range of block sizes relative to their mean, as a graph partitioner approximately produces them.
 _SIZE_RANGE = (0.5, 1.5)
 _NUM_UNEVEN = 3
 
 
 def measure_network(ranks: DistributedContext, name: str, long_s: float = _LONG_S) -> FittedNetwork:
-    """Measure exchanges and all-reduces between all ranks, at least two.
+    """Measure exchanges and all-reduces between all ranks, of which there must be at least two.
 
-    Collective, with the same result on every rank. Sizes grow until an operation takes `long_s` seconds, or a
-    rank sends 64 MiB. Raises RankFailureError if a rank is lost, and ValueError if no bandwidth can be
-    fitted.
+    This is a collective operation with the same result on every rank. Sizes grow until an operation takes
+    `long_s` seconds or a rank sends 64 MiB. Raises RankFailureError if a rank is lost, and ValueError if the
+    bandwidth cannot be fitted.
     """
-    # This comes first, so that the refusal of another rank is received before connections are made.
+    # Exchange these first: a rank learns that another rank refuses before connections are made.
     host = zlib.crc32(platform.node().encode())
     hosts = len(set(ranks.control.exchange_counts([host] * ranks.size, "control")))
     timing = _CollectiveTimer(ranks.group("calibration"))
@@ -433,13 +431,13 @@ def measure_network(ranks: DistributedContext, name: str, long_s: float = _LONG_
 
 
 class _CollectiveTimer:
-    """Timer of the operations of a group."""
+    """Timer for the collective operations of a rank group."""
 
     def __init__(self, group: RankGroup) -> None:
         self._group = group
 
     def exchange(self, operation: str, num_bytes: NDArray[np.int64]) -> TimedCollective:
-        """Time an exchange of [N, N] bytes, from each rank to each other."""
+        """Time an all-to-all exchange of `num_bytes` [N, N], from each rank to each other rank."""
         rank = self._group.rank
         send_sizes, receive_sizes = num_bytes[rank].tolist(), num_bytes[:, rank].tolist()
         sent = torch.zeros((sum(send_sizes), 1), dtype=torch.uint8)
@@ -448,12 +446,12 @@ class _CollectiveTimer:
             lambda: self._group.all_to_all(sent, send_sizes, received, receive_sizes, _PURPOSE)
         )
         busiest = busiest_link_bytes(num_bytes.astype(float))
-        # An average rank has fewer bytes than the busiest one.
+        # The CPU time is a mean over ranks; scale it to the bytes of the busiest rank.
         core_s *= busiest * len(num_bytes) / float(num_bytes.sum())
         return TimedCollective(operation, len(num_bytes) - 1, busiest, seconds, core_s)
 
     def all_reduce(self, size: int) -> TimedCollective:
-        """Time an all-reduce in which a rank sends `size` bytes to each other rank."""
+        """Time an all-reduce in which each rank sends `size` bytes to each other rank."""
         ranks = self._group.size
         values = torch.zeros(size * ranks // 2 // 4)
         times = self._measure(lambda: self._group.all_reduce(values, _PURPOSE))
@@ -461,9 +459,9 @@ class _CollectiveTimer:
         return TimedCollective("all-reduces", 2 * (ranks - 1), sent_bytes, *times)
 
     def _measure(self, operation: Callable[[], None]) -> tuple[float, float]:
-        """Return the slowest rank's median time, and the mean of all median CPU times, on every rank."""
+        """Return, on every rank, the median time of the slowest rank and the mean CPU time."""
         (first,) = self._times(operation, 1)
-        # The first operation sets up connections and memory, and does not count.
+        # Warm up: the first operation sets up connections and memory.
         (second,) = self._times(operation, 1)
         shorter = max(min(first[0], second[0]), 1e-9)
         repeats = min(max(int(_REPEATS_S / shorter), _MIN_REPEATS), _MAX_REPEATS)
@@ -475,7 +473,7 @@ class _CollectiveTimer:
         barrier = torch.zeros(1)
         for repeat in range(repeats):
             self._group.all_reduce(barrier, _PURPOSE)
-            # CPU time of the process, because another thread sends and receives.
+            # Measure the CPU time of the process, because another thread sends and receives.
             start, spent = time.perf_counter(), time.process_time()
             operation()
             times[0, self._group.rank, repeat] = time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Calibration of this machine: all measurements for the performance model."""
+"""Calibration of this machine: all measurements that the performance model needs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _Trainer:
     info: DeviceInfo
     rates: dict[str, TrainerRates] = field(default_factory=dict)
     alone: dict[str, TrainerRates] = field(default_factory=dict)
-    """Rates by model kind with one thread, for a CPU with several; `rates` are those with all threads."""
+    """Rates by model kind of a multi-threaded CPU with one thread. `rates` are those with all threads."""
     link: tuple[float, float] = (0.0, float("inf"))
     spreads: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
@@ -87,10 +87,10 @@ class _Trainer:
 
 
 def calibrate(notify: ProgressCallback = lambda text: None, *, everything: bool = False) -> Calibration:
-    """Measure this machine: a minute or more on two cores.
+    """Measure this machine, which takes a minute or more on two cores.
 
-    With `everything`, devices that share the CPU's cores are measured as well; most of that time is kernel
-    compilation. Raises HyrtError if the CPU fails; other failures are recorded in `measured`.
+    With `everything`, devices that share the CPU's cores are measured too, which mainly takes time to compile
+    kernels. Raises HyrtError if the CPU fails; failures of other devices are recorded in `measured`.
     """
     started, date = time.perf_counter(), datetime.date.today().isoformat()
     cores = shared_cores()
@@ -156,10 +156,11 @@ def measure_devices(
     kinds: Sequence[str] = KINDS,
     known: Calibration | None = None,
 ) -> tuple[Calibration, dict[str, str]]:
-    """Measure real devices alone and merge the results into the calibration of this machine if it is valid.
+    """Measure devices one at a time, and merge the results into this machine's calibration if valid.
 
-    Each device is measured with the first supported model kind of `kinds`. `known` replaces the stored
-    calibration. Returns the result, and by name why a device failed. Raises HyrtError if the CPU fails.
+    Each device is measured with the first of `kinds` that it supports. `known` replaces the stored
+    calibration. Returns the merged calibration, and the reason of each failed device by name. Raises
+    HyrtError if the CPU fails.
     """
     cores = shared_cores()
     known = known or read_measured()
@@ -176,7 +177,7 @@ def measure_devices(
     date = datetime.date.today().isoformat()
     devices = {} if known is None else dict(known.machine.devices)
     accelerators = {} if known is None else accelerators_by_name(known)
-    # Before the CPU is measured, the rates of the host are unknown and it does not train.
+    # Without a CPU measurement, the host's rates are unknown and it does not train.
     host = Host(memory_gb_s=1.0, macs_per_s=1.0, trains=False) if known is None else known.platform.host
     for trainer in trainers:
         name = trainer.info.name
@@ -207,9 +208,9 @@ def measure_devices(
 
 
 def measure_kinds(kinds: Sequence[str], notify: ProgressCallback = lambda text: None) -> Calibration:
-    """Measure the CPU with further model kinds, and add their rates to the calibration.
+    """Measure the CPU with more model kinds, and add their rates to the stored calibration.
 
-    Raises ConfigError if a kind does not exist or has the costs of another kind, and HyrtError if this
+    Raises ConfigError if a kind does not exist or uses the costs of another kind, and HyrtError if this
     machine is not calibrated or a measurement fails.
     """
     for kind in kinds:
@@ -240,7 +241,7 @@ def measure_kinds(kinds: Sequence[str], notify: ProgressCallback = lambda text: 
 
 
 def _graphs(kinds: Sequence[str]) -> Sequence[str]:
-    """Return the names of the graphs with which the model kinds are measured."""
+    """Return the names of the graphs on which the model kinds are measured."""
     is_hetero = {find_model(kind).hetero for kind in kinds}
     return [*([SMALL, LARGE, DENSE] if False in is_hetero else []), *([HETERO] if True in is_hetero else [])]
 
@@ -250,7 +251,7 @@ def _has_changed(known: Calibration, info: DeviceInfo) -> bool:
 
 
 def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[str, Any]]:
-    """Measure the host; return it without the rates of its trainer, and further figures."""
+    """Measure the host; return it without its trainer's rates, and figures for the calibration file."""
     with Workers(1, "hyrt.calibrate") as one, Workers(cores, "hyrt.calibrate") as all_cores:
         one_thread = host_measurements.measure_copy(one)
         all_threads = host_measurements.measure_copy(all_cores)
@@ -271,7 +272,7 @@ def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[st
     widest = [cost for cost, _ in loading if cost.threads == cores and cost.form == "rows"]
     random_gb_s = min(cost.gb_s for cost in widest)
     if psutil.virtual_memory().available > HUGE_BYTES:
-        # Sparse rows are not measured: graphs with sparse rows are smaller.
+        # Skip sparse rows, because graphs with sparse rows are smaller.
         add(open_graph(HUGE), ("rows", "aggregated"))
     host = Host(
         memory_gb_s=random_gb_s,
@@ -306,14 +307,14 @@ def _measure_trainers(
     kinds: Sequence[str] = KINDS,
     max_kinds: int = len(KINDS),
 ) -> tuple[list[_Trainer], dict[str, str]]:
-    """Measure every device; return the results, and by name why a device failed. Raise if the CPU fails."""
+    """Measure every device; return the results and the reasons of failures. Raise if the CPU fails."""
     trainers: list[_Trainer] = []
     skipped: dict[str, str] = {}
     for info in infos:
         say(f"{info.name}: {info.description}")
         try:
             trainers.append(_measure_trainer(info, graph, threads(info), kinds, max_kinds))
-        except Exception as error:  # A plug-in may raise anything; the other devices are still measured.
+        except Exception as error:  # A plug-in may raise any exception. Measure the other devices anyway.
             if info.kind == "cpu":
                 raise
             skipped[info.name] = " ".join(describe_error(error).split())
@@ -327,14 +328,14 @@ def _measure_trainer(
     kinds: Sequence[str] = KINDS,
     max_kinds: int = len(KINDS),
 ) -> _Trainer:
-    """Measure a device with at most `max_kinds` model kinds that it supports."""
+    """Measure a device with up to `max_kinds` of the model kinds that it supports."""
     backend, device_info = find_device(info.name)
     trainer = _Trainer(info)
     all_measured: list[ProbeMeasurement] = []
     for kind in kinds:
         if len(trainer.rates) == max_kinds:
             break
-        # Measure the CPU with one thread first, for rates without the cost of waking threads.
+        # Measure the CPU with one thread first: these rates do not include the cost of waking threads.
         first_threads = 1 if info.kind == "cpu" else threads
         is_hetero = find_model(kind).hetero
         probes = (HETERO_PROBES,) if is_hetero else ()
@@ -343,7 +344,7 @@ def _measure_trainer(
         if not measured:
             continue
         fit = fit_trainer(measured)
-        # With few edges, the fixed cost of the call dominates.
+        # Use the probe with the highest number of edges: for few edges, the call itself dominates.
         widest = max(measured, key=lambda entry: sum(entry.workload.edges))
         rates = replace(fit.rates, sorted_edges_per_s=widest.sorted_edges_per_s)
         if "sparse" in info.forms and not is_hetero:
@@ -378,7 +379,7 @@ def _measure_trainer(
     return trainer
 
 
-# A probe with a larger spread is measured again after all others, when a disturbance is probably over.
+# A probe with a larger spread is measured again after all others, when the disturbance is probably over.
 _MAX_SPREAD = 0.04
 
 
@@ -390,7 +391,7 @@ def measure_kind(
     graph: ProbeGraphs,
     probes: Sequence[Probe] = PROBES,
 ) -> list[ProbeMeasurement]:
-    """Run all probes of a model kind, with its default options or plain; empty if neither is supported."""
+    """Run all probes of a model kind, without dropout and norm if necessary; return [] if unsupported."""
     for plain in (False, True):
         try:
             with opened(backend, info, DeviceOptions(threads=threads)) as device:
@@ -410,12 +411,12 @@ def measure_kind(
 
 
 def _macs(workload: Workload) -> float:
-    """Return the multiply-accumulates of forward and backward pass."""
+    """Return the number of multiply-accumulates in the forward and backward pass."""
     return trainer_s(workload, math.inf, 1.0) + weight_gradients_s(workload, 1.0)
 
 
 def _with_cpu(host: Host, cpu: _Trainer) -> Host:
-    """Add the rates of the CPU with all threads to the host."""
+    """Return the host with the rates of the CPU trainer with all threads."""
     general = next((rates for kind, rates in cpu.rates.items() if kind in KINDS), None)
     if general is not None:
         host = replace(
@@ -433,7 +434,7 @@ def _with_cpu(host: Host, cpu: _Trainer) -> Host:
 
 
 def _reached_rates(trainers: Sequence[_Trainer], date: str) -> dict[str, dict[str, Any]]:
-    """Return each device's measurement date and highest measured rates, fitted or not."""
+    """Return the measurement date and the highest measured rates of each device, whether fitted or not."""
     return {trainer.info.name: {"date": date, **trainer.reached} for trainer in trainers}
 
 
@@ -462,21 +463,21 @@ def _forms(info: DeviceInfo) -> tuple[LoadForm, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A short run of `steps` measured steps with the shape of a probe."""
+    """Short run with `steps` measured steps and the widths of a probe."""
 
     kind: str
     probe: Probe
-    """Probe with the widths of a trainer probe, so that only sparse rows need further kernels."""
+    """Probe with the same widths as a trainer probe, so that kernels are compiled only for sparse rows."""
     steps: int
     walks: int = 0
-    """Random walks per subgraph, with `probe.targets` subgraphs per step; 0 for neighbour sampling."""
+    """Random walks per subgraph, in steps of `probe.targets` subgraphs; 0 for neighbour sampling."""
 
 
 def _small_probe(targets: int, *, fanouts: tuple[int, ...] = (10, 10), graph: str = SMALL) -> Probe:
     return Probe(features=100, hidden=64, classes=47, targets=targets, fanouts=fanouts, graph=graph)
 
 
-# Long and short steps, on a graph that exceeds the caches and on one that fits.
+# Runs with long and short steps, on a graph that exceeds the caches and on one that does not.
 _RUNS = (
     _Run("graphsage", Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(25, 10)), 14),
     _Run("gcn", _small_probe(1024, fanouts=(25, 10), graph=LARGE), 24),
@@ -486,7 +487,7 @@ _RUNS = (
     _Run("graphsage", _small_probe(64), 80),
     _Run("gcn", _small_probe(128), 80),
     _Run("graphsage", _small_probe(1), 40, walks=1000),
-    # Many weights and few values show the cost of weights.
+    # This run has many weights and few values, and thus shows the cost of weights.
     _Run(
         "gcn",
         Probe(
@@ -501,9 +502,9 @@ _WARMUP_STEPS = 9
 def _runs(
     platform: Platform, graphs: ProbeGraphs, cpu: _Trainer, others: Sequence[_Trainer], say: ProgressCallback
 ) -> list[MeasuredRun]:
-    """Train on the CPU alone, on every accelerator alone, and on both, for about a second each."""
+    """Train for about a second each on the CPU, on every accelerator, and on both together."""
     sets = [[cpu], *([trainer] for trainer in others), *([cpu, trainer] for trainer in others)]
-    # All devices do the same work per step.
+    # The work per step does not depend on the devices.
     works = {spec: sampled_workload(_config(spec), graphs.graph(spec.probe)) for spec in _RUNS}
     runs = []
     for trainers in sets:
@@ -524,7 +525,7 @@ def _runs(
                         steps=spec.steps,
                     )
                 except UnsupportedModelError:
-                    continue  # The device supports only the plain form of the kind.
+                    continue  # The device supports the kind only without dropout and norm.
                 assignment = Assignment(split=tuple(run.split.values()), threads=Threads(**run.threads))
                 synchronize_s = run.stage_s["synchronize"]
                 runs.append(MeasuredRun(subset, work, assignment, run.iteration_s, synchronize_s, run.gap_s))
@@ -532,12 +533,12 @@ def _runs(
 
 
 def _can_run(trainer: _Trainer, run: _Run) -> bool:
-    """Return whether a trainer supports a run; sparse rows must stay sparse to be representative."""
+    """Return whether a trainer supports a run, without converting sparse rows to dense rows."""
     return run.kind in trainer.rates and (not run.probe.row_entries or "sparse" in trainer.info.forms)
 
 
 def _config(run: _Run, trainers: Sequence[_Trainer] = ()) -> Config:
-    """Return the settings of a short run."""
+    """Return the configuration of a short run."""
     probe = run.probe
     settings: dict[str, Any] = {
         "model": {"kind": run.kind, "hidden": probe.hidden, "layers": len(probe.fanouts)},

@@ -1,6 +1,6 @@
-"""Store of measured speeds: one calibration file per machine, and its validity.
+"""Store of measured speeds in one calibration file per machine, and checks of its validity.
 
-`hyrt calibrate` measures the machine, `hyrt devices --measure` only devices.
+`hyrt calibrate` measures the whole machine, and `hyrt devices --measure` only its devices.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PACKAGES = ("hyrt", "torch", "numba", "numpy")
 
 
 def describe_machine(devices: Mapping[str, str]) -> Machine:
-    """Describe this machine with its `devices` (descriptions by name), to check a measurement."""
+    """Describe this machine and its `devices` (descriptions by name), to validate a calibration."""
     return Machine(
         node=platform.node(),
         processor=processor_name() or "unknown",
@@ -51,7 +51,7 @@ def describe_machine(devices: Mapping[str, str]) -> Machine:
 
 
 def real_devices(surveys: Sequence[ProbeResult] | None = None) -> list[DeviceInfo]:
-    """Return the devices that may be measured and chosen: all real devices, and the CPU once.
+    """Return the devices that may be measured and selected: no simulations, and the CPU only once.
 
     If `surveys` is None, the backends are queried.
     """
@@ -61,12 +61,12 @@ def real_devices(surveys: Sequence[ProbeResult] | None = None) -> list[DeviceInf
 
 
 def shares_cores(info: DeviceInfo) -> bool:
-    """Return whether a device other than the CPU uses the CPU's cores; auto never selects such devices."""
+    """Return whether a device other than `cpu` uses the CPU's cores, in which case auto never selects it."""
     return info.kind != "cpu" and info.host_cores > 0
 
 
 def check_writable() -> None:
-    """Raise the error that `save_calibration` would raise, before anything is measured."""
+    """Raise the error of `save_calibration` in advance, before time is spent on measurements."""
     path = calibration_file()
     with _naming_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def _naming_errors(path: Path) -> Iterator[None]:
 
 
 def save_calibration(calibration: Calibration) -> None:
-    """Write measurements to the user's cache folder; raise DataWriteError if that is not writable."""
+    """Write a calibration to the user's cache folder; raise DataWriteError if that is not writable."""
     path = calibration_file()
     with _naming_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,9 +94,9 @@ def save_calibration(calibration: Calibration) -> None:
 
 
 def usable_calibration() -> tuple[Calibration | None, str]:
-    """Return the calibration if it matches this machine's cores and versions, without a check of the devices.
+    """Return the calibration if its cores and versions match this machine. Devices are not checked.
 
-    Otherwise returns None and the reason, which is empty if there is no calibration.
+    Otherwise, return None and the reason, which is empty if there is no calibration.
     """
     if not os.path.exists(calibration_file()):
         return None, ""
@@ -113,9 +113,9 @@ def usable_calibration() -> tuple[Calibration | None, str]:
 
 
 def stored_calibration(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, list[str]]:
-    """Read this machine's calibration; return it with the reasons why it is missing or incomplete.
+    """Return this machine's calibration, and the reasons why it is missing or incomplete.
 
-    If `devices` is None, they are discovered. A valid calibration has no reasons.
+    If `devices` is None, they are discovered. The reasons are empty for a valid calibration.
     """
     try:
         calibration = read_calibration()
@@ -123,7 +123,7 @@ def stored_calibration(devices: list[DeviceInfo] | None = None) -> tuple[Calibra
         return None, [str(error)]
     found = real_devices() if devices is None else devices
     measured = calibration.machine.devices
-    # Devices that share the CPU's cores are measured only on request.
+    # Devices that share the CPU's cores are expected only if they were measured, which takes a request.
     expected = [info for info in found if info.name in measured or not shares_cores(info)]
     here = describe_machine({info.name: info.description for info in expected})
     return calibration, staleness_reasons(calibration, here)
@@ -131,18 +131,18 @@ def stored_calibration(devices: list[DeviceInfo] | None = None) -> tuple[Calibra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpeed:
-    """Known speed of a device."""
+    """Speed of a device, as far as it is known."""
 
     trainer: PlatformTrainer | None
-    """The device with its rates, as input of the performance model; None if unknown."""
+    """Device with its rates, as input of the performance model; None if the rates are unknown."""
     rates: Rates | None
-    """Rates for display: the median over all model kinds; None if unknown."""
+    """Median rates over all model kinds, for display; None if the rates are unknown."""
     not_used: str = ""
-    """Why an existing measurement was not used, or ""."""
+    """Reason why an existing measurement was not used, or ""."""
 
 
 def read_measured() -> Calibration | None:
-    """Read the calibration of this machine, which may cover only its devices; None if no file can be read."""
+    """Return this machine's calibration, which may cover only devices, or None if it cannot be read."""
     try:
         return read_calibration(require_complete=False)
     except CalibrationError:
@@ -152,7 +152,7 @@ def read_measured() -> Calibration | None:
 def device_speed(info: DeviceInfo, calibration: Calibration | None, model: str = "") -> DeviceSpeed:
     """Return the measured speed of a device if it is valid, otherwise the assumed speed.
 
-    Rates of a `model` kind that was not measured are those of the first measured kind.
+    If the `model` kind was not measured, the rates of the first measured kind are used.
     """
     not_used = ""
     if calibration is not None and info.name in calibration.machine.devices:
@@ -207,9 +207,9 @@ def _measured_speed(info: DeviceInfo, calibration: Calibration, model: str) -> D
 
 
 def _typical_rate(fitted: Sequence[float], reached: Any) -> float:
-    """Return the median of the rates fitted to model kinds, but at least the reached rate; 0 without any.
+    """Return the median of a rate fitted for each model kind, at least the reached rate; 0 without rates.
 
-    A kind that hardly depends on a term does not determine its rate: the fit may be too high or infinite.
+    If the time of a kind hardly depends on a term, the fitted rate may be too high or infinite.
     """
     finite = [rate for rate in fitted if math.isfinite(rate)]
     minimum = float(reached) if isinstance(reached, int | float) and math.isfinite(reached) else 0.0

@@ -1,4 +1,4 @@
-"""Measurement of training steps of several shapes through the device protocol, and short training runs."""
+"""Measurement of training steps of several shapes on a device, and of short training runs."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ from hyrt.training.train import Training
 
 @dataclass(frozen=True, slots=True)
 class ShortRun:
-    """Times of the full steps of a run; the last step of an epoch may be smaller and does not count."""
+    """Times of the full steps of a run. The last step of an epoch is excluded, because it may be smaller."""
 
     iteration_s: float
-    """Median wall time per step, over groups of steps."""
+    """Median over groups of steps of the wall time per step."""
     gap_s: float
-    """Median time per step outside propagation and synchronization, over groups of steps."""
+    """Median over groups of steps of the time per step outside propagation and synchronization."""
     stage_s: Mapping[str, float]
-    """Mean work time by stage."""
+    """Mean busy time per step, by stage."""
     split: Mapping[str, int]
     threads: Mapping[str, int]
-    """Host threads by stage; `split` is the assignment of the targets."""
+    """Number of host threads by stage. `split` is the number of targets per trainer."""
 
 
 def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: bool = False) -> ShortRun:
-    """Train `warm` and then at least `steps` measured steps, without evaluation and output.
+    """Train for `warm` steps and then for at least `steps` measured steps, without evaluation and output.
 
-    With `balance`, the run starts as predicted and its policy may move work; otherwise the configured
-    assignment is kept. Raises HyrtError if the run fails.
+    With `balance`, the run starts with the predicted assignment and its policy may change it; otherwise the
+    assignment is fixed. Raises HyrtError if the run fails.
     """
     groups: list[StepMetrics] = []
 
@@ -73,10 +73,10 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: b
     def is_complete() -> bool:
         return bool(groups) and groups[-1].step >= warm + steps
 
-    # More epochs than necessary: the run is stopped early.
+    # Set more epochs than necessary, because the run is stopped early.
     train = config.train.model_copy(update={"epochs": warm + steps})
     evaluate = config.evaluate.model_copy(update={"every": 0})
-    # The measurement must not depend on an older calibration.
+    # Disable the prediction, because a measurement must not depend on an older calibration.
     fixed = config.balance.model_copy(update={"policy": "static", "predict": False})
     Training(
         build_run(
@@ -105,12 +105,12 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: b
 
 
 def _full_step_groups(groups: list[StepMetrics]) -> list[StepMetrics]:
-    """Return the groups without the last step of an epoch, or all groups if each has such a step."""
+    """Return the groups that do not contain the last step of an epoch, or all groups if there are none."""
     return [group for group in groups if group.steps_done < group.steps_per_epoch] or groups
 
 
 def _median(values: Sequence[float], groups: Sequence[StepMetrics]) -> float:
-    """Return the median of values per group, weighted by steps."""
+    """Return the median of one value per group, weighted by the number of steps."""
     ordered = sorted(zip(values, (len(group.losses) for group in groups), strict=True))
     half, seen = sum(count for _, count in ordered) / 2, 0
     for value, count in ordered:
@@ -121,9 +121,9 @@ def _median(values: Sequence[float], groups: Sequence[StepMetrics]) -> float:
 
 
 def with_widths(graph: Graph, features: int, classes: int) -> Graph:
-    """Return a heterogeneous graph with `features` columns for its first type, halved for each further type.
+    """Return a heterogeneous graph in which type t has `features` / 2**t columns.
 
-    Types without features stay without features.
+    Types without features do not get any.
     """
     types, rows = graph.types, graph.features
     assert types is not None
@@ -146,53 +146,53 @@ def relation_sampler(graph: Graph, fanouts: tuple[int, ...], targets: int) -> Re
 
 
 def hetero_work(kind: str, batch: MiniBatch, graph: Graph, **widths: Any) -> Workload:
-    """Return the work of a heterogeneous mini-batch; `widths` are those of `hetero_workload`."""
+    """Return the work of a heterogeneous mini-batch. `widths` are parameters of `hetero_workload`."""
     assert graph.types is not None
     sizes = relation_sizes(batch, graph.types)
     return hetero_workload(kind, sizes, hetero_graph_sizes(graph, batch.targets).widths, **widths)
 
 
 DENSE = "synthetic:tiny,edges=200k"
-"""A graph with many edges per vertex."""
+"""Graph with many edges per vertex."""
 
 HETERO = "synthetic:hetero"
-"""A graph with several types and relations."""
+"""Graph with several vertex types and relations."""
 
 HEADS = 4
 CHUNK_ROWS = {"gat": attention.GRAIN}
-"""Rows that a thread of the CPU trainer computes at a time, by model kind; otherwise `product.GRAIN`."""
-# Short steps have more repetitions, because their times vary more.
+"""Rows that a CPU thread computes at a time, for model kinds that do not use `product.GRAIN`."""
+# Repeat short steps more often, because their times vary more.
 _MIN_REPETITIONS, _MAX_REPETITIONS, _ENOUGH_S = 2, 10, 0.15
-# The first steps compile kernels, allocate buffers, and tune how threads share the work.
+# Number of unmeasured steps, which compile kernels, allocate buffers and tune the threads' division of work.
 _WARMUP_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Shape of a mini-batch and widths of a model."""
+    """Shape of a mini-batch and widths of a model to measure."""
 
     features: int
     hidden: int
     classes: int
     targets: int
     fanouts: tuple[int, ...]
-    """Fan-out of each layer, the layer of the `targets` first."""
+    """Fan-out of each layer, starting with the layer of the targets."""
     row_entries: int = 0
-    """Stored values per sparse row; 0 for dense rows."""
+    """Number of stored values per sparse row; 0 for dense rows."""
     graph: str = LARGE
-    """Graph whose topology is sampled."""
+    """Name of the graph whose topology is sampled."""
 
 
-# Each probe is dominated by one term: products, fixed costs, values or aggregation. If vertices have few
-# edges, the rates of aggregation and of values are not identifiable: the value costs of GIN were attributed
-# to aggregation, and subgraphs with many edges were predicted up to twice too long. Two probes therefore have
-# 25 edges per vertex, one of them with narrow rows, which cost more than their bytes. Small probes determine
-# fixed costs: with wide and narrow weights, because each weight costs, and with two and three layers, because
-# a third layer makes other calls than the first two.
+# One term dominates each probe: products, fixed costs, values or aggregation. If vertices have few edges, the
+# rates of aggregation and of values cannot be separated: the value costs of GIN were attributed to
+# aggregation, and predicted times of subgraphs with many edges were up to twice too long. Therefore, two
+# probes have 25 edges per vertex, one of them with narrow rows, which cost more per byte. Small probes
+# determine fixed costs: with wide and narrow weights, because there is a cost per weight, and with two and
+# three layers, because a third layer makes other calls than the first two.
 PROBES = (
     Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5)),
     Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(10, 5, 5)),
-    # Row counts are multiples of the BLAS libraries' padding; otherwise padding would dominate the times.
+    # Numbers of rows are multiples of the BLAS libraries' padding, which would otherwise dominate the times.
     Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(2, 2)),
     Probe(features=100, hidden=64, classes=47, targets=1024, fanouts=(25, 10), graph=SMALL),
     Probe(features=100, hidden=64, classes=47, targets=128, fanouts=(10, 10)),
@@ -201,17 +201,17 @@ PROBES = (
     Probe(features=10, hidden=128, classes=2, targets=512, fanouts=(25, 10, 10), graph=SMALL),
     Probe(features=10, hidden=128, classes=2, targets=1024, fanouts=(25, 25, 25), graph=DENSE),
     Probe(features=10, hidden=32, classes=2, targets=1024, fanouts=(25, 25, 25), graph=DENSE),
-    # Many narrow rows show the cost per row.
+    # This probe has many narrow rows, which show the cost per row.
     Probe(features=10, hidden=32, classes=2, targets=1024, fanouts=(5, 5), graph=SMALL),
     Probe(features=10, hidden=32, classes=2, targets=64, fanouts=(5, 5), graph=SMALL),
     Probe(features=10, hidden=32, classes=2, targets=16, fanouts=(3, 2, 2), graph=SMALL),
 )
-# A step over sparse rows that consists almost entirely of launches.
+# Launches take almost all of this step over sparse rows.
 SPARSE_PROBE = Probe(
     features=64, hidden=32, classes=2, targets=16, fanouts=(3, 2), row_entries=8, graph=SMALL
 )
 
-# Heterogeneous probes: a segment (the edges of one relation into one vertex) has many edges or few.
+# Probes on heterogeneous graphs, with few or many edges per segment (the edges of a relation into a vertex).
 HETERO_PROBES = (
     Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5), graph=HETERO),
     Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(5, 5), graph=HETERO),
@@ -227,30 +227,30 @@ HETERO_PROBES = (
     Probe(features=16, hidden=32, classes=8, targets=16, fanouts=(2, 2, 2), graph=HETERO),
 )
 
-# Long and short steps with rows for several chunks, for the gain from further threads and the cost of waking
-# them.
+# Long and short steps, with enough rows for several chunks: they show the gain from more threads and the cost
+# of waking them.
 SHARED_PROBES = (PROBES[0], *PROBES[3:6])
 HETERO_SHARED_PROBES = (*HETERO_PROBES[:4], HETERO_PROBES[5])
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeMeasurement:
-    """Measurement of a probe."""
+    """Measured times and sizes of a probe."""
 
     workload: Workload
-    """Sizes of the mini-batch; the first layer has 0 edges if loading has aggregated the input."""
+    """Sizes of the mini-batch. The first layer has 0 edges if loading has aggregated the input."""
     propagate: Timing
     transfer: Timing
     moved_bytes: float
-    """Bytes of the transferred inputs."""
+    """Number of bytes that are transferred as inputs."""
     sorted_edges_per_s: float = math.inf
-    """Edges per second that are sorted by source before `propagate`; infinite if `propagate` sorts them."""
+    """Rate of sorting edges by source before `propagate`, per second; infinite if `propagate` sorts them."""
 
 
 class ProbeGraphs:
-    """Graphs with features and classes of given widths; features are created once per width.
+    """Graphs with the features and classes that a probe needs. Features are created once per width.
 
-    `graphs` have the topologies, splits and labels, by the names in the probes.
+    `graphs` contains the topologies, splits and labels by the graph names in the probes.
     """
 
     def __init__(self, graphs: Mapping[str, Graph]) -> None:
@@ -258,7 +258,7 @@ class ProbeGraphs:
         self._features: dict[tuple[str, int, int], DenseFeatures | SparseFeatures] = {}
 
     def graph(self, probe: Probe) -> Graph:
-        """Return the graph for a probe."""
+        """Return the graph with the widths of a probe."""
         graph, key = self._graphs[probe.graph], (probe.graph, probe.features, probe.row_entries)
         if graph.types is not None:
             return with_widths(graph, probe.features, probe.classes)
@@ -276,10 +276,10 @@ class ProbeGraphs:
 def measure_probe(
     device: Device, kind: str, probe: Probe, graph: Graph, *, plain: bool = False
 ) -> ProbeMeasurement:
-    """Train a few mini-batches with the widths of `probe`; the first ones compile and are not measured.
+    """Train on a few mini-batches with the shape of `probe`, after unmeasured ones that compile kernels.
 
-    `plain` disables the default dropout and norm of the model kind. Raises UnsupportedModelError if the
-    device does not support the kind.
+    `plain` disables the model kind's default dropout and norm. Raises UnsupportedModelError if the device
+    does not support the kind.
     """
     model = build_model(_settings(kind, probe, plain=plain), graph)
     name, parameters = device.info.name, list(model.parameters())
@@ -307,7 +307,7 @@ def measure_probe(
                 break
             batch = sampler.sample(step, units, workers, in_place=plan.in_place)
             loader.load(batch, plan, workers)
-            # Heterogeneous models sort the edges of relations in `propagate`.
+            # Exclude heterogeneous models, which sort the edges of relations in `propagate`.
             if is_host and graph.types is None:
                 started = time.perf_counter()
                 edges = _sort_by_source(batch)
@@ -317,7 +317,7 @@ def measure_probe(
             staged_at = time.perf_counter()
             result = device.propagate(staged)
             done_at = time.perf_counter()
-            # A transfer may continue asynchronously during propagate: the device's clock separates the two.
+            # Prefer the device's times, because a transfer may continue asynchronously during `propagate`.
             transfer.append(result.seconds.get("transfer") or staged_at - started)
             propagate.append(result.seconds.get("propagate") or done_at - staged_at)
             sizes = _workload(kind, probe, batch, plan, graph)
@@ -333,7 +333,7 @@ def measure_probe(
 
 
 def _sort_by_source(batch: MiniBatch) -> int:
-    """Sort the edges by source for the backward pass; return their number."""
+    """Sort the edges by source for the backward pass, and return the number of edges."""
     blocks = [block for block in batch.blocks if not block.in_place]
     for block in blocks:
         block.transposed()
@@ -374,22 +374,22 @@ def _input_bytes(batch: MiniBatch) -> float:
     if isinstance(inputs, HeteroInput):
         return float(sum(4 * rows.numel() for rows in inputs.matrices if rows is not None))
     if inputs is None or isinstance(inputs, InPlaceFeatures | HeteroInPlaceInput | SparseRows):
-        return 0.0  # Devices that accept sparse rows read them in place.
+        return 0.0  # Sparse rows are read in place by devices that accept them.
     assert isinstance(inputs, torch.Tensor)
     return float(inputs.numel() * inputs.element_size())
 
 
 def fit_trainer(measured: Sequence[ProbeMeasurement]) -> FittedRates:
-    """Fit a device's rates for one model kind; unneeded terms get an infinite rate."""
+    """Fit a device's rates for one model kind. Terms without an effect get an infinite rate."""
     return fit_rates([entry.workload for entry in measured], [entry.propagate.seconds for entry in measured])
 
 
 def fit_link(measured: Sequence[ProbeMeasurement]) -> tuple[float, float]:
-    """Fit a link's latency in seconds and bandwidth in 1e9 bytes per second to transfers of several sizes."""
+    """Fit a link's latency (seconds) and bandwidth (1e9 bytes per second) to transfers of several sizes."""
     moved = np.array([entry.moved_bytes for entry in measured])
     seconds = np.array([entry.transfer.seconds for entry in measured])
     slope, latency_s = np.polyfit(moved, seconds, 1, w=1 / seconds)
     if slope <= 0 or latency_s < 0:
-        # The latency cannot be distinguished from noise: attribute all time to the bandwidth.
+        # The latency cannot be separated from noise, so attribute all time to the bandwidth.
         return 0.0, float(np.median(moved / seconds)) / 1e9
     return float(latency_s), float(1 / slope) / 1e9
