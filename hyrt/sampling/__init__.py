@@ -1,1 +1,1 @@
-"""Samplers, which turn the targets of a step into mini-batches; one file per sampler."""
+"""Samplers, which build mini-batches around the targets of a step; one file per sampler."""

@@ -1,4 +1,4 @@
-"""Blocks, the layers of a mini-batch, and their edges sorted by relation."""
+"""Blocks (the layers of a mini-batch), and the edges of a block sorted by relation."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Transposed:
     """Edges of a block sorted by source, for the backward pass."""
 
     indptr: Ids
-    """[num_src + 1] int32, or int64 if the block's `indptr` is int64."""
+    """Index of the first edge of each source, [num_src + 1], with the dtype of the block's `indptr`."""
     rows: NDArray[np.int32]
-    """[E] int32, destination of each edge."""
+    """Destination of each edge, [E] int32."""
     edges: Ids
-    """[E] position of each edge in the block; int32, or int64 if the block's `indptr` is int64."""
+    """Position of each edge in the block, [E] int32, or int64 if the `indptr` of the block is int64."""
 
     __repr__ = short_repr
 
 
 class EdgeFormatCache(Protocol):
-    """Cache of a block's edges in other formats, shared by many blocks."""
+    """Cache of the edges of a block in other formats, which many blocks share."""
 
     @property
     def transposed(self) -> Transposed:
@@ -50,79 +50,80 @@ class EdgeFormatCache(Protocol):
         ...
 
     relations: Any
-    """See `Block.relations`."""
+    """Cached value of `Block.relations`."""
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A layer of a mini-batch: a bipartite graph from sources to destinations, as CSR over destinations.
+    """Layer of a mini-batch: a bipartite graph from sources to destinations, as CSR over destinations.
 
-    Destinations are the first sources. In a block that is read in place (`in_place`), columns are vertices of
+    Destinations are the first sources. If a block is read in place (`in_place`), its columns are vertices of
     the graph, and its sources are the rows of the whole feature matrix, without relabelling or copies.
     """
 
     indptr: Ids
-    """[num_dst + 1] int32 (int64 if inference takes all edges of many vertices)."""
+    """Index of the first edge of each destination, [num_dst + 1] int32 (int64 only in inference)."""
     columns: Ids
-    """[E] int32 or int64, source of each edge."""
+    """Source of each edge, [E] int32 or int64."""
     destinations: Ids
-    """[num_dst] vertex id of each destination."""
+    """Vertex id of each destination, [num_dst]."""
     sources: Ids | None
-    """[num_src] vertex id of each source; None in place."""
+    """Vertex id of each source, [num_src]; None in place."""
     num_src: int
-    """Number of sources; in place, number of vertices of the graph."""
+    """Number of sources; in place, the number of vertices of the graph."""
     degrees: NDArray[np.int32]
-    """[num_dst] int32, in-degrees of the destinations in the full graph."""
+    """In-degree of each destination in the full graph, [num_dst] int32."""
     source_degrees: NDArray[np.int32]
-    """[num_src] int32, in-degrees of the sources in the full graph."""
+    """In-degree of each source in the full graph, [num_src] int32."""
     layer: int
-    """1..L, counted from the input."""
+    """Layer number from 1 to L, counted from the input."""
     step: int = 0
-    """Step of the run; keys the dropout masks together with `seed`."""
+    """Step of the run; with `seed`, it is the key of the dropout masks."""
     seed: int = 0
     source_scale: Callable[[], NDArray[np.float32]] | None = None
-    """Returns [num_src] float32, 1 / sqrt(source degree + 1), if it is cached; otherwise None."""
+    """Function that returns 1 / sqrt(source degree + 1), [num_src] float32; None if it is not cached."""
     weights: NDArray[np.float32] | None = None
-    """[E] float32 edge factors that compensate for sampling (GraphSAINT's aggregator normalisation); None if
+    """Edge factors [E] float32 that compensate for sampling (GraphSAINT's aggregator normalization); None if
     all are 1.
     """
     edge_types: NDArray[Any] | None = None
-    """[E] integers, type of each edge; None if edges have no types."""
+    """Type of each edge, [E] integers; None if edges have no types."""
     edge_weights: NDArray[np.float32] | None = None
-    """[E] float32, edge weights that layers multiply by; None if edges have no weights."""
+    """Edge weights that layers multiply by, [E] float32; None if edges have no weights."""
     edge_features: NDArray[np.float32] | None = None
-    """[E, d] float32, edge features; None if there are no edge features."""
+    """Edge features, [E, d] float32; None if edges have no features."""
     run_weights: NDArray[np.float32] | None = None
-    """[E] float32, total full-graph weight of the edges with the same relation and destination; only in
-    heterogeneous graphs with edge weights.
+    """Total weight of all edges of the full graph that have the relation and destination of each edge, [E]
+    float32; only in heterogeneous graphs with edge weights.
     """
     weighted_degrees: NDArray[np.float32] | None = None
-    """[num_dst] float32, total weight of all in-edges of each destination in the full graph; None if edges
-    have no weights, so that the totals equal `degrees`.
+    """Total weight of all in-edges of each destination in the full graph, [num_dst] float32; None if edges
+    have no weights, so that the totals would equal `degrees`.
     """
     source_weighted_degrees: NDArray[np.float32] | None = None
-    """[num_src] float32, total in-edge weight of each source, as `weighted_degrees`."""
+    """Total in-edge weight of each source, [num_src] float32; see `weighted_degrees`."""
     resident: Any = None
-    """Device copy of the block, if a device sampled it."""
+    """Copy of the block on the device that sampled it, if any."""
     format_cache: EdgeFormatCache | None = None
-    """Cache of other edge formats; None if there is no cache."""
+    """Cache of other edge formats; None for no cache."""
     _transposed: Transposed | None = field(default=None, repr=False)
     relations: Any = field(default=None, repr=False)
-    """Edges by relation, a `RelationSplit`; see `hyrt.nn.hetero.relation_sums.get_relation_split`."""
+    """Edges by relation (`RelationSplit`); see `hyrt.nn.hetero.relation_sums.get_relation_split`."""
     _is_checked: bool = field(default=False, init=False, repr=False)
 
     __repr__ = short_repr
 
     @property
     def checked(self) -> Block:
-        """Return the block after validation of its arrays, because compiled loops do not check bounds.
+        """Return the block after validating its arrays, because compiled loops do not check bounds.
 
-        Arrays are validated once; call `distrusted` after changing an array.
+        Arrays are validated once. Call `distrusted` after changing an array.
 
         Raises
         ------
         ArgumentError
-            Names the block's layer, the array and the first bad position.
+            If an array is invalid; the message has the block's layer, the array and the first invalid
+            position.
         """
         if not self._is_checked:
             _check(self)
@@ -130,7 +131,7 @@ class Block:
         return self
 
     def trusted(self) -> Block:
-        """Return the block and mark it as valid, for code that builds valid arrays."""
+        """Return the block and mark it as valid. Only code that builds valid arrays may call this."""
         self._is_checked = True
         return self
 
@@ -153,21 +154,21 @@ class Block:
 
     @property
     def edge_rows(self) -> NDArray[np.float32] | None:
-        """Return [E, d] edge data that layers read, as `Topology.edge_rows`."""
+        """Return the edge data that layers read [E, d]; see `Topology.edge_rows`."""
         if self.edge_features is not None or self.edge_weights is None:
             return self.edge_features
         return self.edge_weights[:, None]
 
     @property
     def edge_factors(self) -> NDArray[np.float32] | None:
-        """Return [E] float32 factors of edges in sums, edge weight times `weights`; None if all are 1."""
+        """Return edge factors in sums [E] float32: edge weights times `weights`; None if all are 1."""
         if self.weights is None or self.edge_weights is None:
             return self.edge_weights if self.weights is None else self.weights
         factors: NDArray[np.float32] = self.weights * self.edge_weights
         return factors
 
     def transposed(self) -> Transposed:
-        """Return the edges by source, built at the first call; not for a block that is read in place."""
+        """Return the edges by source, which the first call computes. The block must not be read in place."""
         if self._transposed is None:
             block = self.checked
             if block.in_place:
@@ -186,7 +187,7 @@ class Block:
         return self._transposed
 
     def edge_index(self) -> torch.Tensor:
-        """Return a [2, E] int64 tensor of (source, destination) positions, as in PyG."""
+        """Return (source, destination) positions as a [2, E] int64 tensor, as in PyG."""
         import torch
 
         if self.format_cache is not None:
@@ -212,7 +213,7 @@ _OF_BLOCK = (
     ("weighted_degrees", _REAL_DTYPES, "num_dst"),
     ("source_weighted_degrees", _REAL_DTYPES, "num_src"),
 )
-"""Arrays with one number per element: dtype kinds, and the attribute that counts the elements."""
+"""Arrays with one number per element: allowed dtypes, and the attribute with the number of elements."""
 
 
 def _check(block: Block) -> None:
@@ -265,9 +266,9 @@ def _check(block: Block) -> None:
 
 @dataclass(slots=True)
 class RelationSplit:
-    """Edges of a block by relation, and within a relation by destination.
+    """Edges of a block sorted by relation, and within each relation by destination.
 
-    A run consists of the edges of one relation into one destination. Runs are numbered by relation, then by
+    A run has the edges of one relation into one destination. Runs are numbered by relation, then by
     destination. Layers compute one row per run: `runs` aggregates from sources to runs, and `sums` from runs
     to destinations. Arrays are numpy arrays, or torch tensors if the block has torch tensors.
     """
@@ -277,20 +278,20 @@ class RelationSplit:
     sums: Any
     """Block from the runs to the destinations."""
     rows: Any
-    """[P] destination of each run."""
+    """Destination of each run, [P]."""
     edges: Any
-    """[E] position in the original block of each edge of `runs`."""
+    """Position in the original block of each edge of `runs`, [E]."""
     starts: Sequence[int]
-    """[R + 1] offset of the runs of each relation."""
+    """Index of the first run of each relation, [R + 1]."""
     edge_starts: Sequence[int]
-    """[R + 1] offset of the edges of each relation in `runs`."""
+    """Index of the first edge of each relation in `runs`, [R + 1]."""
     _of: dict[int, Any] = field(default_factory=dict, repr=False)
 
     __repr__ = short_repr
 
     @property
     def sizes(self) -> list[int]:
-        """Return the [R] numbers of runs per relation."""
+        """Return the number of runs per relation, [R]."""
         return [stop - start for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True)]
 
     @property
@@ -323,9 +324,9 @@ class RelationSplit:
 
 
 def split_block(block: Block, num_relations: int) -> RelationSplit:
-    """Sort a block's edges by relation, in one counting pass and one placing pass.
+    """Sort the edges of a block by relation: count them in a first pass, and move them in a second.
 
-    Within each destination, the block's edges must be sorted by relation, given by `edge_types`.
+    The edges of each destination must be sorted by relation, which `edge_types` gives.
     """
     types = block.checked.edge_types
     if types is None:
@@ -350,7 +351,7 @@ def split_block(block: Block, num_relations: int) -> RelationSplit:
         destinations=run_rows,
         sources=block.sources,
         num_src=block.num_src,
-        # The divisor of an unweighted mean: the number of sampled edges in the run.
+        # An unweighted mean divides by the number of sampled edges in the run.
         degrees=np.diff(run_indptr).astype(np.int32),
         source_degrees=block.source_degrees,
         layer=block.layer,
@@ -358,7 +359,7 @@ def split_block(block: Block, num_relations: int) -> RelationSplit:
         seed=block.seed,
     ).trusted()
     if block.run_weights is not None and block.edge_weights is not None:
-        # For weighted means: the edge weights, and the total weight of all edges of a run.
+        # A weighted mean needs the edge weights and the total weight of all edges of a run.
         runs.weights = None if block.weights is None else block.weights[edges]
         runs.edge_weights = block.edge_weights[edges]
         runs.weighted_degrees = block.run_weights[edges[run_indptr[:-1]]]

@@ -1,4 +1,4 @@
-"""Construction of blocks from sampled neighbours or subgraphs, without the excluded edges of a step."""
+"""Construction of blocks from sampled neighbours or subgraphs, without the edges that a step excludes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from hyrt.sampling.sampler import EdgeValues, Hop, check_step, gather_edge_value
 
 
 class ExcludedEdges:
-    """Edges of a topology that carry no messages in a step: those of all of its targets, on all trainers.
+    """Edges that carry no messages in a step, because they are targets of the step on any trainer.
 
     `pairs` are arrays [n, 2] of (source, destination), each with the relation whose edges are excluded, or
-    None in a homogeneous graph. Pairs without an edge, and duplicates, have no effect.
+    with None in a homogeneous graph. Pairs without an edge and duplicate pairs have no effect.
     """
 
     def __init__(self, topology: Topology, pairs: Sequence[tuple[NDArray[Any], int | None]]) -> None:
@@ -42,7 +42,7 @@ class ExcludedEdges:
             codes.append(there[:, 0] + num * (relation or 0))
             counts.append(found[found > 0])
         into, code, count = (np.concatenate(each) for each in (ends, codes, counts))
-        # Sorted by destination, relation and source, without duplicates.
+        # Sort by destination, relation and source, then remove duplicates.
         order = np.lexsort((code, into))
         into, code, count = into[order], code[order], count[order]
         once = np.append(True, (into[1:] != into[:-1]) | (code[1:] != code[:-1]))[: len(into)]
@@ -56,18 +56,18 @@ class ExcludedEdges:
 
     @cached_property
     def in_degrees(self) -> NDArray[np.int32]:
-        """Return [V] int32, the in-degrees without these edges."""
+        """Return the in-degrees [V] int32 without the excluded edges."""
         degrees = self._topology.in_degrees.copy()
         degrees[self._destinations] -= self._removed
         return degrees
 
     @cached_property
     def weighted_degrees(self) -> NDArray[np.float32]:
-        """Return [V] float32, as `Topology.weighted_degrees`, without these edges."""
+        """Return `Topology.weighted_degrees` without the excluded edges, [V] float32."""
         topology = self._topology
         if topology.edge_weights is None:
             return self.in_degrees.astype(np.float32)
-        # Sum the remaining weights: subtracting all weights of a vertex would leave a rounding error.
+        # Sum the remaining weights. Subtracting all weights of a vertex would leave a rounding error.
         sums = topology.weighted_degrees.copy()
         rows, positions = self._left
         weights = topology.edge_weights[positions]
@@ -77,10 +77,10 @@ class ExcludedEdges:
     def run_weights(
         self, rows: NDArray[Any], relations: NDArray[Any], sums: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return `Topology.run_weights` for some edges, without the excluded edges.
+        """Return `Topology.run_weights` of some edges, without the excluded edges.
 
-        `rows` and `relations` are [E], the destination and relation of each edge; `sums` [E] are the values
-        of `Topology.run_weights`, which are overwritten.
+        `rows` and `relations` [E] are the destination and the relation of each edge. `sums` [E] has the
+        values of `Topology.run_weights`, and is overwritten.
         """
         keys, left = self._runs_left
         if not len(keys):
@@ -93,7 +93,7 @@ class ExcludedEdges:
 
     @cached_property
     def _runs_left(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the runs with excluded edges in ascending order, and the remaining weight of each run."""
+        """Return the ascending keys of runs with excluded edges, and the remaining weight of each run."""
         weights, types = self._topology.edge_weights, self._topology.edge_types
         assert weights is not None
         assert types is not None
@@ -114,7 +114,7 @@ class ExcludedEdges:
 
     @cached_property
     def _left(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the remaining in-edges of the destinations: destination index and edge position."""
+        """Return destination index and edge position of the remaining in-edges of the destinations."""
         topology = self._topology
         starts, stops = topology.indptr[self._destinations], topology.indptr[self._destinations + 1]
         counts = stops - starts
@@ -124,7 +124,7 @@ class ExcludedEdges:
         if self._is_hetero:
             assert topology.edge_types is not None
             codes += topology.edge_types[positions].astype(np.int64) * topology.num_vertices
-        # Codes are grouped by destination, in ascending order.
+        # Combined with the destination, the codes are unique and in ascending order.
         stride = int(codes.max(initial=0)) + 1
         excluded = np.repeat(np.arange(len(counts)), np.diff(self._starts)) * stride + self._codes
         is_included = ~np.isin(rows * stride + codes, excluded)
@@ -133,8 +133,8 @@ class ExcludedEdges:
     def remove_from(self, vertices: Ids, hop: Hop, rows: NDArray[np.int32], arrays: PooledArrays) -> Hop:
         """Remove the excluded edges from the sampled neighbours of `vertices` [n].
 
-        `hop` is not relabelled yet, and its arrays are overwritten. `rows` is scratch, [V] int32, all -1
-        before and after the call.
+        `hop` must not be relabelled, and its arrays are overwritten. `rows` [V] int32 is scratch memory,
+        which is -1 everywhere before and after the call.
         """
         assert hop.columns is None, "neighbours are left out before vertices are numbered"
         if not len(self._destinations) or not len(hop.neighbors):
@@ -170,18 +170,18 @@ class ExcludedEdges:
 
 @runtime_checkable
 class EdgeExcludingSampler(Protocol):
-    """Sampler of mini-batches around arbitrary vertices, with support for excluded edges."""
+    """Sampler of mini-batches around any vertices that supports the exclusion of edges."""
 
     def exclude(self, step: int, excluded: ExcludedEdges | None) -> None:
-        """Exclude edges from a step's mini-batches (None: exclude nothing).
+        """Exclude edges from the mini-batches of a step; None excludes nothing.
 
-        The remaining neighbours are sampled uniformly.
+        Neighbours are sampled uniformly from the remaining ones.
         """
         ...
 
 
 class TargetShuffler:
-    """Batches of shuffled targets; the order in an epoch depends only on the seed and the epoch."""
+    """Batches of shuffled targets. Their order in an epoch depends only on the seed and the epoch."""
 
     def __init__(self, targets: Ids, batch_size: int, seed: int) -> None:
         self._targets = targets
@@ -208,13 +208,13 @@ class TargetShuffler:
 _GRAIN = 1024
 
 LayerSampleFunction = Callable[[int, Ids, bool, PooledArrays], Hop]
-"""Callback that samples the neighbours of a layer. Arguments: layer (1..L, where L is the targets' layer),
-[n] distinct vertices, whether to relabel vertices as in `Hop.sources`, and the allocator of the result.
+"""Function that samples the neighbours of a layer. Its arguments are the layer (1..L; L is the targets'
+layer), distinct vertices [n], whether to relabel them as in `Hop.sources`, and the allocator of the result.
 """
 
 
 class BoundedDegrees:
-    """Degrees of a topology, clipped to `limit` (-1 disables clipping), and their GCN scales."""
+    """Degrees of a topology, clipped to `limit` (-1: not clipped), and their GCN scales."""
 
     def __init__(self, edges: Topology | ExcludedEdges, limit: int) -> None:
         self._edges = edges
@@ -222,31 +222,31 @@ class BoundedDegrees:
 
     @cached_property
     def in_degrees(self) -> NDArray[np.int32]:
-        """Return [V] int32, as `Topology.in_degrees`."""
+        """Return the clipped `Topology.in_degrees`, [V] int32."""
         degrees = self._edges.in_degrees
         return degrees if self._limit < 0 else np.minimum(degrees, self._limit)
 
     @property
     def weighted_degrees(self) -> NDArray[np.float32]:
-        """Return [V] float32, as `Topology.weighted_degrees`; the weights themselves are not clipped."""
+        """Return `Topology.weighted_degrees` [V] float32, clipped; single weights are not clipped."""
         return self._edges.weighted_degrees if self._limit < 0 else self.in_degrees.astype(np.float32)
 
     @cached_property
     def gcn_scale(self) -> NDArray[np.float32]:
-        """Return [V] float32, as `Topology.gcn_scale`."""
+        """Return `Topology.gcn_scale` for the clipped degrees, [V] float32."""
         scale: NDArray[np.float32] = 1 / np.sqrt(self.weighted_degrees + np.float32(1))
         return scale
 
 
 class BlockBuilder:
-    """Builder of L blocks around targets, layer by layer, from neighbours that a callback samples.
+    """Builder of L blocks around targets, layer by layer, from the neighbours that a function samples.
 
     Parameters
     ----------
     layers
         Number of blocks per mini-batch.
     max_degrees
-        Maximum degree per layer, counted from the input; -1 and None keep the true degrees.
+        Maximum degree per layer, input layer first. With -1 or None, degrees are not clipped.
     graph, seed, class_weights
         See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
@@ -268,12 +268,12 @@ class BlockBuilder:
         self._excluded: ExcludedEdges | None = None
         self.ids = id_dtype(graph)
         self.local = np.full(graph.num_vertices, -1, np.int32)
-        """[V] int32 scratch, all -1 between two mini-batches."""
+        """Scratch memory [V] int32, which is -1 everywhere between two mini-batches."""
         self.pool = BufferPool()
-        """Buffer pool of the mini-batches, which return their buffers when they are released."""
+        """Pool of the mini-batches' buffers, to which released mini-batches return them."""
 
     def _stated_degrees(self, edges: Topology | ExcludedEdges) -> list[Topology | BoundedDegrees]:
-        """Return the degrees per layer, the input's first."""
+        """Return the degrees of each layer, input layer first."""
         made = {max_degree: BoundedDegrees(edges, max_degree) for max_degree in self._max_degrees}
         return [
             edges if max_degree < 0 and isinstance(edges, Topology) else made[max_degree]
@@ -281,7 +281,7 @@ class BlockBuilder:
         ]
 
     def exclude(self, excluded: ExcludedEdges | None) -> None:
-        """Exclude edges from all following mini-batches; None excludes nothing."""
+        """Exclude edges from all mini-batches from now on; None excludes nothing."""
         if excluded is not self._excluded:
             self._excluded = excluded
             self._stated = self._stated_degrees(self._graph.topology if excluded is None else excluded)
@@ -296,22 +296,22 @@ class BlockBuilder:
         in_place: bool,
         may_overwrite: bool = True,
     ) -> MiniBatch:
-        """Build the mini-batch of some targets.
+        """Build the mini-batch of the given targets.
 
         Parameters
         ----------
         step
             Step of the run.
         targets
-            [n] distinct vertices.
+            Distinct vertices [n].
         workers
             Worker team that runs the chunks.
         sample_layer
-            Samples the neighbours of each layer, the targets' layer first.
+            Function that samples the neighbours of a layer, called for the targets' layer first.
         in_place
-            Whether the first block keeps vertex ids as its sources and reads the feature matrix in place.
+            Whether the first block has vertex ids as sources, and reads the feature matrix in place.
         may_overwrite
-            Whether the arrays that `sample_layer` returns may be overwritten, since no other code reads them.
+            Whether the results of `sample_layer` may be overwritten, because no other code reads them.
         """
         arrays = PooledArrays(self.pool)
         blocks: list[Block] = []
@@ -353,7 +353,7 @@ class BlockBuilder:
     ) -> Block:
         stated = self._stated[layer - 1]
         degrees = hop.degrees if stated is self._graph.topology else stated.in_degrees[destinations]
-        # Look up edge values before columns overwrite the neighbours.
+        # Look up the edge values before the columns overwrite the neighbours.
         values = hop.values or gather_edge_values(
             self._graph.topology, destinations, hop.offsets, hop.neighbors, workers, arrays, hop.edges
         )
@@ -398,19 +398,19 @@ class BlockBuilder:
                     assert hop.edge_types is not None
                     rows = np.repeat(destinations, np.diff(hop.offsets))
                     block.run_weights = self._excluded.run_weights(rows, hop.edge_types, block.run_weights)
-        # Targets and neighbours were validated on entry.
+        # Targets and neighbours have already been validated.
         return block.trusted()
 
     def _relabelled(
         self, destinations: Ids, hop: Hop, arrays: PooledArrays, drawn_here: bool
     ) -> tuple[Ids, Ids]:
-        """Return sources and columns; the hop's arrays are used if it has them."""
+        """Return sources and columns: those of the hop if it has them, otherwise new ones."""
         if hop.sources is not None and hop.columns is not None:
             return hop.sources, hop.columns
-        # Sources are distinct, so their number is at most the number of vertices.
+        # Sources are distinct, so there are at most as many as vertices.
         max_sources = min(len(destinations) + len(hop.neighbors), self._graph.num_vertices)
         buffer = arrays.take(max_sources, destinations.dtype)
-        # Each neighbour is read before its column is written.
+        # The columns may overwrite the neighbours, since each neighbour is read before its column is written.
         in_its_place = drawn_here and hop.neighbors.dtype == np.int32
         columns = hop.neighbors if in_its_place else arrays.take(len(hop.neighbors), np.int32)
         return buffer[: relabel(destinations, hop.neighbors, self.local, buffer, columns)], columns
@@ -431,11 +431,11 @@ def build_square_blocks(
     workers: Workers,
     in_place: bool,
 ) -> list[Block]:
-    """Build the blocks of all layers from the same edges; the last block has only target destinations.
+    """Build the blocks of all layers from the same edges. Only targets are destinations of the last block.
 
-    `sources` [n] is the vertex of each row, targets first; a vertex may have several rows. `offsets`,
-    `columns` and `weights` are the edges as CSR over all rows. If `in_place`, the sources of the first block
-    stay vertex ids of the graph.
+    `sources` [n] is the vertex of each row, targets first. A vertex may have several rows. `offsets`,
+    `columns` and `weights` are the edges as CSR over all rows. If `in_place`, the first block has vertex ids
+    as sources.
     """
     num = len(sources)
     degrees = arrays.take(num, np.int32)

@@ -29,12 +29,12 @@ _GRAIN = 256
 
 
 class ClusterSampler:
-    """Sampler whose steps consist of groups of parts; a unit is one group, identified by its global number.
+    """Sampler with groups of graph parts as units. A unit is the global number of a group.
 
-    The parts that have training vertices are shuffled in each epoch and divided into groups of
-    `parts_per_unit` parts. The subgraph of a group has the vertices of its parts and all edges between these
-    vertices; edges to other parts are missing. All training vertices of a group are targets, so each training
-    vertex is visited once per epoch. `parts` [V] is the part index of each vertex.
+    In each epoch, the parts that have training vertices are shuffled and divided into groups of
+    `parts_per_unit` parts. The subgraph of a group has the vertices of its parts and all edges between them;
+    edges to other parts are missing. All training vertices of a group are targets, so each training vertex is
+    a target once per epoch. `parts` [V] is the index of each vertex's part.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ClusterSampler:
         is_target = np.zeros(graph.num_vertices, np.bool_)
         is_target[targets] = True
         self._is_target = is_target
-        # Sort by part, with the targets of each part first.
+        # Sort the vertices by part, with the targets of each part first.
         order = np.lexsort((~is_target, parts))
         self._vertices: Ids = order.astype(self.ids)
         self._starts = np.searchsorted(parts[order], np.arange(int(parts.max()) + 2))
@@ -104,7 +104,7 @@ class ClusterSampler:
         subgraphs = [self._members(int(unit)) for unit in units]
         num, num_targets = (sum(each) for each in zip(*((len(v), t) for v, t in subgraphs), strict=True))
         sources, counts = arrays.take(num, self.ids), np.empty(num, np.int32)
-        # Row order: the targets of all groups, then all other vertices.
+        # Rows begin with the targets of all groups, followed by all other vertices.
         firsts = np.cumsum([[0, num_targets], *([t, len(v) - t] for v, t in subgraphs)], axis=0)[:-1]
         for (vertices, targets), first in zip(subgraphs, firsts, strict=True):
             assign_rows(vertices, targets, first[0], first[1], self._local, sources)

@@ -1,4 +1,4 @@
-"""Sampler of full-graph training."""
+"""Sampler for full-graph training."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from hyrt.sampling.minibatch import FullGraph
 
 
 class FullSampler:
-    """Sampler that returns all training targets in blocks of the full graph, in every step.
+    """Sampler whose mini-batch has all training targets and blocks of the full graph in every step.
 
-    A step has one unit, and an epoch has one step. Steps differ only in the keys of the dropout masks.
+    A step has one unit, and an epoch has one step. Only the keys of the dropout masks differ between steps.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class FullSampler:
         self._target_weights = None if class_weights is None else class_weights[self._labels]
 
     def for_part(self, full_graph: FullGraph, chosen: NDArray[np.bool_], rows: Ids) -> Self:
-        """Return a copy of the sampler for one part of the graph, with the part's blocks `full_graph`.
+        """Return a copy of the sampler for one part of the graph, whose blocks are those of `full_graph`.
 
-        `chosen` [n] tells whether each target is in the part, and `rows` has the row index in the part of
-        each chosen target.
+        `chosen` [n] has a flag per target that is set if the target is in the part. `rows` has the row index
+        in the part of each of these targets.
         """
         other = copy.copy(self)
         other._whole = full_graph

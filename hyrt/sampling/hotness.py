@@ -1,4 +1,4 @@
-"""Hotness of vertices: how often each feature row is read in an epoch, estimated or counted in advance."""
+"""Hotness of vertices: estimated or counted number of reads of each feature row per epoch."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -29,10 +29,10 @@ def count_accesses(
     *,
     all_units: bool = False,
 ) -> NDArray[np.float64]:
-    """Count how often one trainer reads the feature row of each vertex in some steps of the run, [V].
+    """Count how often a trainer reads the feature row of each vertex in some steps of the run, [V].
 
-    The trainer has `fraction` of each step's units. `all_units` samples all units of a step, in pieces of the
-    trainer's size, and averages the counts; use it for few units that differ much from each other.
+    The trainer gets `fraction` of the units of each step. If `all_units`, all units of a step are sampled in
+    pieces of the trainer's size, and the counts are averaged. Set it if there are few units that differ much.
     """
     visits = np.zeros(num_vertices)
     for step in steps:
@@ -51,19 +51,19 @@ def count_accesses(
 def access_probabilities(
     topology: Topology, target_probabilities: NDArray[np.float64], fanouts: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Compute the probability that a mini-batch reads each vertex's row, [V] float64.
+    """Compute the probability that a mini-batch reads the row of each vertex, [V] float64.
 
-    `target_probabilities` [V] are the vertices' probabilities to be a target of the mini-batch. `fanouts`
-    start with the targets' layer; -1 takes all neighbours.
+    `target_probabilities` [V] is each vertex's probability of being a target of the mini-batch. `fanouts`
+    begin with the targets' layer; -1 takes all neighbours.
     """
     degrees = np.maximum(topology.in_degrees, 1)
     reached = target_probabilities
-    # [V] probability that a vertex was reached and that it sampled a given one of its neighbours.
+    # Probability that a vertex is reached and samples a given neighbour, [V].
     drawing = np.zeros(len(target_probabilities))
     for fanout in fanouts:
         part = np.minimum(1.0, fanout / degrees) if fanout >= 0 else 1.0
         drawing += part * (reached - drawing)
-        # log(0) would turn sums with other terms into NaN.
+        # log(0) would turn sums into NaN.
         missed = np.zeros(len(target_probabilities))
         _add_to_neighbours(
             topology.indptr, topology.indices, np.log1p(-np.minimum(drawing, 1 - 1e-15)), missed
@@ -80,9 +80,9 @@ def expected_accesses(
 ) -> NDArray[np.float64]:
     """Compute the expected number of steps per epoch in which a rank reads each row, [V] float64.
 
-    `target_weights` [V] are the probabilities that this rank trains the vertex in a step with one target, and
-    `batches` the numbers of targets of the steps, over all ranks. `fanouts` start with the targets' layer; -1
-    takes all neighbours.
+    `target_weights` [V] is the probability that this rank trains a vertex in a step with one target.
+    `batches` has the number of targets of each step over all ranks. `fanouts` begin with the targets' layer;
+    -1 takes all neighbours.
     """
     total = np.zeros(topology.num_vertices)
     for size, steps in zip(*np.unique(batches, return_counts=True), strict=True):
@@ -99,35 +99,35 @@ def _add_to_neighbours(indptr, indices, values, sums):
                 sums[indices[e]] += values[v]
 
 
-# Sampled steps per fold.
+# Number of sampled steps per fold.
 _IN_FOLD = 16
-# Number of folds if the ranking is also based on counts.
+# Number of folds if the ranking itself is based on counts.
 _FOLDS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HotnessRanking:
-    """Vertices whose rows may be read, the most frequently read ones first."""
+    """Vertices whose rows may be read, in descending order of reads."""
 
     vertices: NDArray[Any]
-    """[n] vertices in ranking order."""
+    """Vertices in ranking order, [n]."""
     accesses: NDArray[np.float64]
-    """[n] estimated number of steps per epoch that read each row; if counted, not necessarily decreasing."""
+    """Estimated steps per epoch that read each row, [n]; counted values may not be in descending order."""
 
     __repr__ = short_repr
 
     @classmethod
     def from_accesses(cls, accesses: NDArray[np.float64], dtype: np.dtype[Any]) -> HotnessRanking:
-        """Rank vertices by [V] expected reads and drop unread ones; `dtype` is the dtype of vertex ids."""
+        """Rank vertices by expected reads [V] and drop unread vertices; `dtype` is that of vertex ids."""
         best = np.argsort(-accesses, kind="stable")[: np.count_nonzero(accesses)]
         return cls(best.astype(dtype), accesses[best])
 
     def covered_accesses(self, count: int) -> float:
-        """Return the number of row reads per epoch that hit the first `count` vertices."""
+        """Return the number of row reads per epoch from the first `count` vertices."""
         return float(self.accesses[:count].sum())
 
     def hit_rate(self, count: int) -> float:
-        """Return the fraction of row reads that hit the first `count` vertices."""
+        """Return the fraction of row reads from the first `count` vertices."""
         total = self.covered_accesses(len(self.accesses))
         return self.covered_accesses(count) / total if total else 0.0
 
@@ -142,20 +142,20 @@ def rank_by_hotness(
     fraction: float,
     workers: Workers,
 ) -> HotnessRanking:
-    """Rank the rows that one trainer of a run reads; the trainer has `fraction` of each step's units.
+    """Rank the rows that a trainer reads; it gets `fraction` of the units of each step.
 
     For neighbour sampling, the ranking follows from sampling probabilities and the training vertices
-    `targets` [n]. Reads per ranking position are then counted in a few steps that are sampled ahead of
+    `targets` [n]. Reads per ranking position are then counted in a few steps that are sampled before
     training, because vertices of a cluster are read together more often than independent sampling would
     predict.
 
-    For other samplers, the ranking is also based on sampled steps. These are divided into four folds, and the
-    reads of each fold are counted with the ranking of the other three, because a ranking looks too good on
-    the data that produced it. `batch_size` is the number of targets per step over all trainers, and `fanouts`
-    start with the targets' layer.
+    For other samplers, the ranking is based on sampled steps too. These are divided into four folds, and the
+    reads of each fold are counted with the ranking of the other three, because a ranking is too optimistic
+    for the data that produced it. `batch_size` is the number of targets per step over all trainers, and
+    `fanouts` begin with the targets' layer.
     """
     dtype, per_epoch = topology.indices.dtype, sampler.steps_per_epoch()
-    # Folds must not share epochs: targets of one step do not occur in the other steps of its epoch.
+    # Folds must not share epochs, because the targets of a step do not occur in other steps of its epoch.
     epochs = -(-_IN_FOLD // per_epoch)
 
     def counted(fold: int) -> NDArray[np.float64]:

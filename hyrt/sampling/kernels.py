@@ -1,6 +1,6 @@
 """Compiled loops of neighbour and layer-wise sampling, and loops over runs in rows sorted by relation.  A run
-consists of the edges of one relation into one vertex; these edges are contiguous. All kernels release the
-interpreter lock and write disjoint ranges.
+has the edges of one relation into one vertex, which are contiguous. All kernels release the GIL and write
+disjoint ranges.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable", disallow-untyped-decorators=False
@@ -13,9 +13,9 @@ from hyrt.runtime.intrinsics import prefetch
 from hyrt.runtime.numba_cache import nb
 from hyrt.runtime.rng import random_below, random_bits, vertex_stream
 
-# Above this fan-out, a linear search of the sampled positions is slower than one pass over the neighbours.
+# Above this fan-out, searching the sampled positions linearly is slower than one pass over the neighbours.
 FLOYD_LIMIT = 64
-# Prefetch distance in table entries, enough to hide a cache miss.
+# Prefetch distance in table entries, which is long enough to hide a cache miss.
 _AHEAD = 16
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
@@ -23,7 +23,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def count_neighbors(indptr, vertices, fanout, start, stop, degrees, counts):
-    """Count neighbours and sampled neighbours of vertices[start:stop]; fan-out -1 takes all neighbours."""
+    """Count the neighbours and the neighbours to sample of vertices[start:stop]; fan-out -1 takes all."""
     for i in range(start, stop):
         if i + _AHEAD < stop:
             prefetch(indptr, np.int64(vertices[i + _AHEAD]))
@@ -35,7 +35,7 @@ def count_neighbors(indptr, vertices, fanout, start, stop, degrees, counts):
 
 @_compile
 def prefix_sum(counts, offsets):
-    """Compute offsets[i] = counts[0] + ... + counts[i-1]."""
+    """Compute offsets[i] = counts[0] + ... + counts[i - 1]."""
     total = np.int64(0)
     offsets[0] = 0
     for i in range(len(counts)):
@@ -45,11 +45,11 @@ def prefix_sum(counts, offsets):
 
 @_compile
 def sample_neighbors(indptr, indices, vertices, offsets, key, start, stop, positions, neighbors):
-    """Sample neighbours of vertices[start:stop], uniformly without replacement.
+    """Sample neighbours of vertices[start:stop] uniformly without replacement.
 
-    Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987) for small fan-outs, selection
-    sampling (Knuth, volume 2, algorithm S) for large ones. `positions` is scratch of the length of
-    `neighbors`: positions are computed first, so that the reads of `indices` can be prefetched.
+    Small fan-outs use Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), and large
+    ones selection sampling (Knuth, volume 2, algorithm S). `positions` is scratch memory with the length of
+    `neighbors`: positions are computed first, so that reads of `indices` can be prefetched.
     """
     for i in range(start, stop):
         if i + _AHEAD < stop:
@@ -59,7 +59,7 @@ def sample_neighbors(indptr, indices, vertices, offsets, key, start, stop, posit
         begin = offsets[i]
         count = offsets[i + 1] - begin
         if count == degree:
-            # The hardware prefetcher loads the following cache lines.
+            # The hardware prefetcher loads the next cache lines.
             prefetch(indices, np.int64(first))
             for k in range(count):
                 positions[begin + k] = first + k
@@ -91,10 +91,10 @@ def sample_neighbors(indptr, indices, vertices, offsets, key, start, stop, posit
 
 @_compile
 def relabel(destinations, neighbors, local, sources, columns):
-    """Assign local ids to a block's vertices; return the number of sources.
+    """Assign local ids to the vertices of a block; return the number of sources.
 
-    Destinations come first, followed by sources in order of appearance. `local` is scratch with one entry per
-    vertex of the graph, all -1 before and after.
+    Destinations are first, followed by other sources in order of appearance. `local` is scratch memory with
+    one entry per vertex of the graph, all -1 before and after the call.
     """
     num = len(destinations)
     for i in range(num):
@@ -118,7 +118,7 @@ def relabel(destinations, neighbors, local, sources, columns):
 
 @_compile
 def transpose(indptr, columns, num_src, out_indptr, out_rows, out_edges):
-    """Build CSR over outgoing edges by counting sort: destinations in ascending order, and edge positions."""
+    """Build CSR over outgoing edges with a counting sort: ascending destinations, and edge positions."""
     for j in range(num_src + 1):
         out_indptr[j] = 0
     for e in range(len(columns)):
@@ -141,7 +141,7 @@ def transpose(indptr, columns, num_src, out_indptr, out_rows, out_edges):
 def find_edges(indptr, indices, vertices, offsets, neighbors, start, stop, edges):
     """Find the positions of the edges from `neighbors` to vertices[start:stop].
 
-    Return the position of a neighbour whose edge is missing or not unique; -1 if there is no such neighbour.
+    Return the position of a neighbour whose edge is missing or not unique; -1 if all edges were found.
     """
     for i in range(start, stop):
         first, last = indptr[vertices[i]], indptr[vertices[i] + 1]
@@ -155,7 +155,7 @@ def find_edges(indptr, indices, vertices, offsets, neighbors, start, stop, edges
 
 @_compile
 def copy_rows(offsets, values, rows, new_offsets, start, stop, out):
-    """Copy row rows[i] of `values` to row i of `out` for i in start..stop-1; both are in CSR order."""
+    """Copy row rows[i] of `values` to row i of `out` for i in start..stop-1. Both arrays are in CSR order."""
     for i in range(start, stop):
         at = new_offsets[i]
         for e in range(offsets[rows[i]], offsets[rows[i] + 1]):
@@ -167,7 +167,7 @@ def copy_rows(offsets, values, rows, new_offsets, start, stop, out):
 def find_excluded(vertices, offsets, neighbors, types, rows, starts, codes, new_offsets, dropped):
     """Find excluded edges among sampled edges, and compute the offsets of the remaining neighbours.
 
-    Return the number of entries written to `dropped`.
+    Return the number of positions written to `dropped`.
     """
     num = 0
     new_offsets[0] = 0
@@ -194,7 +194,7 @@ def find_excluded(vertices, offsets, neighbors, types, rows, starts, codes, new_
 
 @_compile
 def close_gaps(values, dropped):
-    """Remove the entries at the `dropped` positions in place; `dropped` is sorted and not empty."""
+    """Remove the entries at the positions `dropped`, which are sorted and not empty, in place."""
     at = dropped[0]
     for k in range(len(dropped)):
         end = dropped[k + 1] if k + 1 < len(dropped) else len(values)
@@ -210,7 +210,7 @@ _0 = np.uint64(0)
 
 @nb.njit("uint8(uint64, uint64, float64)", inline="always", cache=True, nogil=True)
 def is_sampled(key, vertex, probability):
-    """Return whether a vertex is sampled with a key, which is the case with the given probability."""
+    """Return whether a vertex is sampled with a key, which happens with the given probability."""
     number = (np.float64(random_bits(vertex_stream(key, vertex), _0) >> _11) + 1.0) * _UNIT
     return number <= probability
 
@@ -220,7 +220,7 @@ def add_importance(indptr, indices, in_degrees, vertices, sums, found):
     """Add 1 / ((d_v + 1) (d_u + 1)) to sums[u] for every edge from u to one of the vertices v.
 
     `sums` has one entry per vertex of the graph. Sources whose sum was 0 are written to `found` in the order
-    of discovery; return their number.
+    of their discovery; their number is returned.
     """
     num = 0
     for i in range(len(vertices)):
@@ -251,9 +251,9 @@ def count_sampled(indptr, indices, vertices, key, probabilities, start, stop, co
 def write_sampled(
     indptr, indices, vertices, offsets, key, probabilities, scale_weights, start, stop, neighbors, weights
 ):
-    """Write the edges that `count_sampled` counted, in row order, and the sources' inverse probabilities.
+    """Write the edges that `count_sampled` has counted, in row order, and inverse probabilities of sources.
 
-    If `scale_weights` is true, the weights of a vertex are scaled to sum to its degree.
+    If `scale_weights`, the weights of each vertex are scaled such that their sum is its degree.
     """
     for i in range(start, stop):
         first, last = indptr[vertices[i]], indptr[vertices[i] + 1]
@@ -271,13 +271,13 @@ def write_sampled(
                 weights[k] *= (last - first) / total
 
 
-# Number of edges that are scanned linearly before a binary search for the end of the run.
+# Number of edges to scan linearly before a binary search for the end of the run.
 _WALKED = 16
 
 
 @_compile
 def find_run_end(types, first, last):
-    """Find the end of the run that begins at `first`; the end is at most `last`."""
+    """Find the end of the run that begins at `first`, which is at most `last`."""
     relation = types[first]
     near = min(first + _WALKED, last)
     at = first + 1
@@ -297,7 +297,7 @@ def find_run_end(types, first, last):
 
 @_compile
 def count_by_relation(indptr, types, vertices, fanouts, start, stop, degrees, counts):
-    """Count neighbours and sampled neighbours of vertices[start:stop]; `fanouts` are [R], -1 takes all."""
+    """Count the neighbours, and those to sample, of vertices[start:stop]; `fanouts` [R], -1 takes all."""
     for i in range(start, stop):
         if i + _AHEAD < stop:
             prefetch(indptr, np.int64(vertices[i + _AHEAD]))
@@ -315,7 +315,7 @@ def count_by_relation(indptr, types, vertices, fanouts, start, stop, degrees, co
 
 @_compile
 def _draw_run(first, degree, count, stream, positions, begin):
-    """Sample `count` of `degree` positions, from `first` on, without replacement; see `sample_neighbors`."""
+    """Sample `count` of `degree` positions from `first` on without replacement; see `sample_neighbors`."""
     if count <= FLOYD_LIMIT:
         for k in range(count):
             last = degree - count + k
@@ -352,7 +352,7 @@ def sample_by_relation(
     sampled_types,
     weights,
 ):
-    """Sample neighbours of vertices[start:stop] uniformly without replacement, separately per relation."""
+    """Sample neighbours of vertices[start:stop] per relation, uniformly without replacement."""
     for i in range(start, stop):
         if i + _AHEAD < stop:
             prefetch(indptr, np.int64(vertices[i + _AHEAD]))
@@ -384,7 +384,7 @@ def sample_by_relation(
 
 @_compile
 def count_runs(indptr, types, runs, edges):
-    """Count the runs and the edges of each relation [R] in a block."""
+    """Count the runs and the edges of each relation in a block, [R]."""
     for i in range(len(indptr) - 1):
         at, last = indptr[i], indptr[i + 1]
         while at < last:
@@ -399,12 +399,12 @@ def count_runs(indptr, types, runs, edges):
 
 @_compile
 def split_runs(indptr, types, next_run, next_edge, run_indptr, run_rows, edge_numbers, row_indptr, row_runs):
-    """Assign numbers to runs, by relation and then by destination, in a block of E edges and P runs.
+    """Assign numbers to the runs of a block with E edges and P runs, by relation and then by destination.
 
-    `next_run` and `next_edge` are [R], the first run and edge of each relation; overwritten. Output:
-    `run_indptr` [P + 1], offsets of the runs in the new edge order; `run_rows` [P], their destinations;
-    `edge_numbers` [E], position in the block of each edge in the new order; `row_indptr` [n + 1] and
-    `row_runs` [P], the runs of each destination as CSR.
+    `next_run` and `next_edge` [R] are the first run and edge of each relation, and are overwritten. The
+    outputs are `run_indptr` [P + 1], the offsets of the runs in the new edge order; `run_rows` [P], their
+    destinations; `edge_numbers` [E], the position in the block of each edge in the new order; and
+    `row_indptr` [n + 1] and `row_runs` [P], the runs of each destination as CSR.
     """
     placed = 0
     row_indptr[0] = 0

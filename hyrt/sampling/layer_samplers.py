@@ -1,4 +1,4 @@
-"""Samplers of the edges of a layer: FastGCN, LADIES, LABOR and weighted neighbour sampling."""
+"""Samplers of the edges of one layer: FastGCN, LADIES, LABOR and weighted neighbour sampling."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from hyrt.sampling.sampler import Hop
 
 
 def inclusion_probabilities(importance: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Compute inclusion probabilities proportional to importance, at most 1, that sum to `size`.
+    """Compute inclusion probabilities that are proportional to importance, at most 1, and sum to `size`.
 
-    `importance` is [n] float64, all positive. All probabilities are 1 if there are at most `size` items.
+    `importance` [n] is float64, with positive values. If there are at most `size` items, all results are 1.
     """
     num = len(importance)
     if num <= size:
         return np.ones(num)
     order = np.sort(importance)[::-1]
-    # The j most important items get probability 1 and the others share size - j; j is minimal so that no
-    # other probability exceeds 1.
+    # The j most important items get probability 1, and the others share size - j. j is the smallest number
+    # for which no other probability exceeds 1.
     rest = np.cumsum(order[::-1])[::-1]
     certain = np.arange(size)
     fits = order[:size] * (size - certain) <= rest[:size]
@@ -49,7 +49,7 @@ def inclusion_probabilities(importance: NDArray[np.float64], size: int) -> NDArr
 
 
 def column_probabilities(topology: Topology, size: int) -> NDArray[np.float64]:
-    """Compute [V] float64 probabilities proportional to the squared column norms of the adjacency matrix.
+    """Compute probabilities [V] float64 proportional to the squared column norms of the adjacency matrix.
 
     `size` is the expected number of sampled sources.
     """
@@ -68,18 +68,18 @@ _GRAIN = 256
 
 @dataclass(frozen=True, slots=True)
 class FastGcnLayerSampler:
-    """Sampler of a layer's sources among all vertices, with fixed inclusion probabilities.
+    """Sampler of a layer's sources among all vertices with fixed inclusion probabilities.
 
     Chen, Ma and Xiao, "FastGCN: fast learning with graph convolutional networks via importance sampling",
     ICLR 2018, with Poisson sampling instead of sampling with replacement: each source is sampled
-    independently, keyed by (seed, step, layer, source), with its inverse probability as weight.
+    independently, with the key (seed, step, layer, source). Its weight is its inverse probability.
     """
 
     topology: Topology
     probabilities: NDArray[np.float64]
-    """[V] float64, inclusion probability of each vertex."""
+    """Inclusion probability of each vertex, [V] float64."""
     scale_weights: bool
-    """Whether the weights of a vertex's edges are scaled to sum to its degree."""
+    """Whether the weights of a vertex's edges are scaled such that their sum is its degree."""
     seed: int
 
     __repr__ = short_repr
@@ -87,7 +87,7 @@ class FastGcnLayerSampler:
     def draw(
         self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: PooledArrays
     ) -> Hop:
-        """Sample edges, as in `LayerSampler`."""
+        """Sample edges; see `LayerSampler`."""
         key = stream_key(self.seed, LAYER, step, layer)
         return sample_edges(
             self.topology,
@@ -102,29 +102,29 @@ class FastGcnLayerSampler:
 
 @dataclass(frozen=True, slots=True)
 class LadiesLayerSampler:
-    """Sampler of a layer's sources among the neighbours of the step's destinations, by importance.
+    """Sampler of a layer's sources, by importance, among the neighbours of the step's destinations.
 
     Zou et al., "Layer-dependent importance sampling for training deep and large graph convolutional
-    networks", NeurIPS 2019. Importance is the squared norm of a source's column in the GCN-normalised
-    adjacency, restricted to the rows of the step's destinations. Poisson sampling, as in
-    `FastGcnLayerSampler`.
+    networks", NeurIPS 2019. The importance of a source is the squared norm of its column in the
+    GCN-normalized adjacency matrix, restricted to the rows of the step's destinations. Poisson sampling is
+    used as in `FastGcnLayerSampler`.
     """
 
     topology: Topology
     size: int
     """Expected number of sources per layer."""
     scale_weights: bool
-    """Whether the weights of a vertex's edges are scaled to sum to its degree."""
+    """Whether the weights of a vertex's edges are scaled such that their sum is its degree."""
     seed: int
     sums: NDArray[np.float64]
-    """[V] float64 scratch, all 0 between two calls."""
+    """Scratch memory [V] float64, which is 0 everywhere between two calls."""
 
     __repr__ = short_repr
 
     def draw(self, step: int, layer: int, vertices: Ids, workers: Workers) -> Hop:
-        """Sample the edges of all vertices in one layer of a step; see `StepLayerSampler`."""
+        """Sample the edges of all destinations in a layer of a step; see `StepLayerSampler`."""
         topology = self.topology
-        # Sort, so that float sums do not depend on the order of the targets.
+        # Sort the vertices, so that sums do not depend on the order of the targets.
         ordered = np.sort(vertices)
         max_candidates = min(int(topology.in_degrees[vertices].sum(dtype=np.int64)), topology.num_vertices)
         buffer = np.empty(max_candidates, vertices.dtype)
@@ -150,11 +150,11 @@ def sample_edges(
     *,
     scale_weights: bool,
 ) -> Hop:
-    """Return the edges into `vertices` [n] from sampled sources; the vertices are distinct.
+    """Return the edges into distinct `vertices` [n] from sampled sources.
 
     `key` is from `hyrt.runtime.rng.stream_key`, and `probabilities` [V] float64 are inclusion probabilities.
-    `scale_weights` scales the weights of a vertex's edges to sum to its degree. Raises OverflowError if there
-    are too many edges for int32.
+    If `scale_weights`, the weights of a vertex's edges are scaled such that their sum is its degree. Raises
+    OverflowError if there are too many edges for int32.
     """
     graph, num = (topology.indptr, topology.indices), len(vertices)
     counts = np.empty(num, np.int32)
@@ -185,19 +185,19 @@ def sample_edges(
 
 @dataclass(frozen=True, slots=True)
 class LaborLayerSampler:
-    """Sampler of the `fanout` neighbours of each vertex with the smallest random numbers.
+    """Sampler of the `fanout` neighbours of each vertex that have the smallest random numbers.
 
-    The random number of a source in layer l of a step has the key (seed, step, l, source) and does not depend
-    on the destination, so destinations share sources if possible. This is LABOR-0 by sequential Poisson
-    sampling, which keeps fan-outs fixed (Ohlsson, "Sequential Poisson sampling", Journal of Official
-    Statistics 14, 1998): each set of `fanout` neighbours of a vertex is equally likely, as in neighbour
-    sampling, but the sets of different vertices are not independent.
+    In layer l of a step, the random number of a source has the key (seed, step, l, source). It does not
+    depend on the destination, so destinations share sources if possible. This is LABOR-0 by sequential
+    Poisson sampling, which keeps fan-outs fixed (Ohlsson, "Sequential Poisson sampling", Journal of Official
+    Statistics 14, 1998): all sets of `fanout` neighbours of a vertex are equally likely, as in neighbour
+    sampling, but sets of different vertices are not independent.
     """
 
     topology: Topology
-    """Topology with all in-edges of the given vertices."""
+    """Topology that has all in-edges of the vertices to sample for."""
     fanouts: Sequence[int]
-    """Fan-out per layer, counted from the input; -1 takes all neighbours."""
+    """Fan-out per layer, input layer first; -1 takes all neighbours."""
     seed: int
 
     __repr__ = short_repr
@@ -205,7 +205,7 @@ class LaborLayerSampler:
     def draw(
         self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: PooledArrays
     ) -> Hop:
-        """Sample neighbours, as in `LayerSampler`.
+        """Sample neighbours; see `LayerSampler`.
 
         Raises OverflowError if there are too many edges for int32.
         """
@@ -248,12 +248,12 @@ _STEP_GRAIN = 128
 
 @dataclass(frozen=True, slots=True)
 class LaborImportanceSampler:
-    """LABOR-i sampler: fewer distinct sources than neighbour sampling, at the same variance.
+    """LABOR-i sampler, which has the variance of neighbour sampling, but fewer distinct sources.
 
-    In each of `iterations` rounds, the factor of every destination is solved for the variance of neighbour
-    sampling, and the importance of every source is multiplied by the largest factor of its destinations. This
-    minimizes the number of distinct sources over all destinations of the step. The result therefore depends
-    on all destinations, and edges are sampled for a whole step at once (`StepSampler`).
+    Each of the `iterations` rounds solves for the factor of every destination that gives the variance of
+    neighbour sampling, then multiplies the importance of every source by the largest factor of its
+    destinations. This minimizes the number of distinct sources over all destinations of the step. The result
+    therefore depends on all destinations, and the edges of a whole step are sampled at once (`StepSampler`).
 
     The number of neighbours of a destination is the rounded sum of its inclusion probabilities (sequential
     Poisson sampling). Weights are inverse probabilities, scaled to sum to the degree (Hajek's estimator).
@@ -261,19 +261,19 @@ class LaborImportanceSampler:
 
     graph: Graph
     fanouts: Sequence[int]
-    """Fan-out per layer of the equivalent neighbour sampling, counted from the input."""
+    """Fan-out per layer of the neighbour sampling with equal variance, input layer first."""
     seed: int
     iterations: int
-    """Number of fixed-point iterations for the importances, at least 1."""
+    """Number of fixed-point iterations for the importance of sources, at least 1."""
     probabilities: NDArray[np.float64]
-    """[V] float64 scratch, all 1 between two calls."""
+    """Scratch memory [V] float64, which is 1 everywhere between two calls."""
     max_factors: NDArray[np.float64]
-    """[V] float64 scratch, all 0 between two calls."""
+    """Scratch memory [V] float64, which is 0 everywhere between two calls."""
 
     __repr__ = short_repr
 
     def draw(self, step: int, layer: int, vertices: Ids, workers: Workers) -> Hop:
-        """Sample the neighbours of all vertices of a step's layer, as in `StepLayerSampler`."""
+        """Sample the neighbours of all destinations in a layer of a step; see `StepLayerSampler`."""
         topology, fanout = self.graph.topology, self.fanouts[layer - 1]
         indptr, indices, num = topology.indptr, topology.indices, len(vertices)
         factors, counts = np.empty(num, np.float64), np.empty(num, np.int32)
@@ -310,21 +310,21 @@ class LaborImportanceSampler:
 
 @dataclass(frozen=True, slots=True)
 class WeightedLayerSampler:
-    """Weighted sampler of `fanout` neighbours per vertex, with heavier edges preferred.
+    """Sampler of `fanout` neighbours per vertex that prefers edges with large weights.
 
     The result is a function of (seed, step, layer, vertex). Sampling without replacement is priority sampling
     (Duffield, Lund and Thorup, Journal of the ACM 54, 2007): exactly `fanout` edges, with factors that make
-    sums unbiased. A vertex with at most `fanout` neighbours keeps all neighbours, with factor 1.
+    sums unbiased. If a vertex has at most `fanout` neighbours, all of them are sampled with factor 1.
     """
 
     topology: Topology
     """Topology with edge weights."""
     fanouts: Sequence[int]
-    """Fan-out per layer, counted from the input; -1 takes all neighbours."""
+    """Fan-out per layer, input layer first; -1 takes all neighbours."""
     replacement: bool
-    """Whether to sample with replacement; an edge that is sampled several times is repeated in the result."""
+    """Whether to sample with replacement. An edge that is sampled repeatedly is repeated in the result."""
     scale_weights: bool
-    """Whether to scale the factors of a vertex so that factors times weights sum to its weighted degree."""
+    """Whether factors are scaled such that the sum of factors times weights is the weighted degree."""
     seed: int
 
     __repr__ = short_repr
@@ -332,7 +332,7 @@ class WeightedLayerSampler:
     def draw(
         self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: PooledArrays
     ) -> Hop:
-        """Sample neighbours, as in `LayerSampler`.
+        """Sample neighbours; see `LayerSampler`.
 
         Raises OverflowError if there are too many edges for int32.
         """

@@ -1,4 +1,4 @@
-"""Samplers whose edges are sampled layer by layer, per mini-batch or for the whole step at once."""
+"""Samplers that sample edges layer by layer, either per mini-batch or for a whole step at once."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ class LayerSampler(Protocol):
     def draw(
         self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: PooledArrays
     ) -> Hop:
-        """Sample edges; the result for a vertex depends only on the step, the layer and the vertex.
+        """Sample edges. The result for a vertex depends only on the step, the layer and the vertex.
 
         Parameters
         ----------
         step
             Step of the run.
         layer
-            Layer 1..L, counted from the input.
+            Layer from 1 to L, counted from the input.
         vertices
-            [n] distinct vertices.
+            Distinct vertices [n].
         workers
             Worker team that runs the chunks.
         pool
             Buffer pool for temporary arrays.
         arrays
-            Allocates the arrays of the result.
+            Allocator of the resulting arrays.
         """
         ...
 
 
 class LayeredSampler:
-    """Sampler of L blocks around targets, with edges from `layer_sampler`; a unit is one target."""
+    """Sampler of L blocks around targets, with edges from `layer_sampler`. A unit is one target."""
 
     def __init__(
         self,
@@ -91,19 +91,19 @@ _GRAIN = 1024
 
 
 class StepLayerSampler(Protocol):
-    """Sampler of the edges of one layer of a step, for all destinations of the layer."""
+    """Sampler of the edges of a layer for all destinations of a step."""
 
     def draw(self, step: int, layer: int, vertices: Ids, workers: Workers) -> Hop:
-        """Sample edges; the result depends only on the step, the layer and the set of vertices.
+        """Sample edges. The result depends only on the step, the layer and the set of vertices.
 
         Parameters
         ----------
         step
             Step of the run.
         layer
-            Layer 1..L, counted from the input.
+            Layer from 1 to L, counted from the input.
         vertices
-            [n] distinct vertices, all destinations of the layer.
+            Distinct vertices [n]: all destinations of the layer.
         workers
             Worker team that runs the chunks.
         """
@@ -112,10 +112,10 @@ class StepLayerSampler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepLayer:
-    """The edges of one layer of a step."""
+    """Sampled edges of one layer of a step."""
 
     vertices: Ids
-    """[n] all destinations of the layer."""
+    """All destinations of the layer, [n]."""
     hop: Hop
     """Sampled neighbours of each destination."""
 
@@ -123,12 +123,12 @@ class StepLayer:
 
 
 class StepSampler:
-    """Sampler of L blocks around targets, with edges sampled per step; a unit is one target.
+    """Sampler of L blocks around targets, with edges that are sampled per step. A unit is one target.
 
-    Every process and device that samples mini-batches of a step first samples the edges of the whole step,
-    with the same result everywhere, and then selects the rows of its mini-batch. The in-edges of a vertex are
-    therefore the same in every mini-batch of the step, although they depend on all targets of the step. The
-    edges of the last step are cached, because the mini-batches of a step are sampled one after the other.
+    Each process and device first samples the edges of the whole step, with the same result everywhere, and
+    then selects the rows of its mini-batch. The in-edges of a vertex are therefore equal in all mini-batches
+    of the step, although they depend on all of its targets. The edges of the last step are cached, because
+    mini-batches of a step are sampled one after the other.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class StepSampler:
         return self._blocks.build(step, units, workers, cut, in_place=in_place, may_overwrite=False)
 
     def _layers_of(self, step: int, workers: Workers) -> list[StepLayer]:
-        """Return the edges of all layers, the input layer's first."""
+        """Return the edges of all layers, input layer first."""
         found: list[StepLayer] = []
         vertices = self.units(step)
         for layer in range(self._layers, 0, -1):

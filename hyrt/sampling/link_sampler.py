@@ -1,4 +1,4 @@
-"""Mini-batches for link prediction: positive links, sampled negatives, and blocks around their ends."""
+"""Mini-batches for link prediction: positive links, sampled negatives, and blocks around their endpoints."""
 
 from __future__ import annotations
 
@@ -21,39 +21,40 @@ from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 
 NegativeKind = Literal["uniform", "degree", "batch", "given"]
-"""Replacement for an end of a link: any vertex; a vertex with probability proportional to its degree; the
-same end of another link of the step. With `given`, both ends are replaced by a pair from a list.
+"""Replacement of an endpoint: any vertex (`uniform`), a vertex with a probability proportional to its degree
+(`degree`), or the same endpoint of another link of the step (`batch`). For `given`, a listed pair replaces
+both endpoints.
 """
 
-# Number of attempts to sample a pair that is not an edge; the last one is kept.
+# Number of attempts to sample a pair that is not an edge. The result of the last attempt is used anyway.
 _TRIES = 8
 _STEP = 7
 
 
 @dataclass(frozen=True, slots=True)
 class NegativeSampler:
-    """Sampler of vertex pairs without a link."""
+    """Sampler of negative pairs, which are vertex pairs without a link."""
 
     kind: NegativeKind
     num: int
-    """`kind` and `num`: the kind of negatives, and their number per link."""
+    """Number of negatives per link; `kind` is the kind of negatives."""
     seed: int
     known_edges: Topology
-    """Edges that may be known in training; pairs that are one of these edges are sampled again."""
+    """Edges that training may know. Pairs that are one of these edges are sampled again."""
     ends: LinkEndpoints
     """Vertices that links may connect."""
     listed_pairs: NDArray[Any] | None = None
-    """[n, 2] pairs for the kind `given`."""
+    """Pairs for the kind `given`, [n, 2]."""
 
     __repr__ = short_repr
 
     def sample(
         self, step: int, units: NDArray[Any], links: NDArray[Any], step_links: NDArray[Any]
     ) -> NDArray[np.int64]:
-        """Sample [n, num, 2] pairs without a link.
+        """Sample vertex pairs [n, num, 2] without a link.
 
-        `units` [n] are positions in the list of all links, and `links` [n, 2] their sources and destinations;
-        `step_links` [S, 2] has all links of the step, in order.
+        `units` [n] are positions in the list of all links, and `links` [n, 2] are the sources and
+        destinations of these links. `step_links` [S, 2] are all links of the step in order.
         """
         streams = vertex_streams(stream_key(self.seed, LINKS, step, _STEP), units)
         row, place = (at.ravel() for at in np.indices((len(units), self.num)))
@@ -66,7 +67,7 @@ class NegativeSampler:
                 assert self.listed_pairs is not None
                 pairs[left] = self.listed_pairs[random_ints_below(bits, len(self.listed_pairs))]
                 break
-            # The second random number selects the end that is kept.
+            # The second random number selects the endpoint to replace.
             ends = random_ints_below(random_bits_array(streams[row[left]], 2 * counters + 1), 2)
             pairs[left] = links[row[left]]
             pairs[left, ends] = self._vertices(bits, ends, step_links)
@@ -79,12 +80,12 @@ class NegativeSampler:
     def _vertices(
         self, bits: NDArray[np.uint64], ends: NDArray[np.int64], of_step: NDArray[Any]
     ) -> NDArray[Any]:
-        """Return [n] replacement vertices for the ends, from one random number each."""
+        """Return replacement vertices [n] for the endpoints, from one random number each."""
         topology = self.known_edges
         if self.kind == "uniform":
             return self.ends.sample(bits, ends)
         if self.kind == "degree":
-            # An end of a random edge has a probability proportional to its degree.
+            # An endpoint of a random edge has a probability proportional to its degree.
             at = random_ints_below(bits, topology.num_edges)
             into = np.searchsorted(topology.indptr, at, side="right") - 1
             return np.where(ends == 0, topology.indices[at], into)
@@ -92,14 +93,14 @@ class NegativeSampler:
 
 
 class LinkSampler:
-    """Sampler of link mini-batches; a unit is one link, and targets are the ends of links and negatives.
+    """Sampler of link mini-batches. A unit is one link. Targets are the endpoints of links and negatives.
 
-    The labels are [n, 1 + K, 2] int64: for each link, the rows of its two ends and of the two ends of each of
+    The labels are [n, 1 + K, 2] int64: for each link, the rows of its two endpoints and of the endpoints of
     its K negatives. The edges of all links of a step carry no messages in the step, on any trainer. `sampler`
-    samples around vertices, `links` are [M, 2], and `batch_size` counts links per step.
+    samples around vertices, `links` are [M, 2], and `batch_size` is the number of links per step.
 
     `exclude` selects the message-passing edges to exclude in a step: the edges of the step's links (`edges`);
-    all edges between the ends of a link, in either direction and of any relation (`both`); or no edges
+    all edges between the endpoints of a link, in either direction and of any relation (`both`); or no edges
     (`none`). `relation` is the relation whose edges are the links; None in a homogeneous graph.
     """
 
@@ -122,7 +123,7 @@ class LinkSampler:
         self._exclude = exclude
         numbers: Ids = np.arange(len(links)).astype(np.int32 if len(links) < 2**31 else np.int64)
         self._order = TargetShuffler(numbers, batch_size, seed)
-        # `units` and `sample` run in different threads.
+        # This is a second instance, because `units` and `sample` run in different threads.
         self._sampled = TargetShuffler(numbers, batch_size, seed)
         self._step = -1
         self._of_step: NDArray[Any] = links[:0]
@@ -146,7 +147,7 @@ class LinkSampler:
         return batch
 
     def _begin(self, step: int) -> None:
-        """Return the links of a step, and exclude their edges."""
+        """Select the links of a step and exclude their edges."""
         self._of_step = self._links[self._sampled.batch(step)]
         excluded = None
         if self._exclude != "none":
@@ -165,7 +166,7 @@ class LinkSampler:
 
 
 class FullLinkSampler:
-    """Sampler of full-graph link prediction: every step has all links, with new negatives."""
+    """Sampler of full-graph link prediction. Every step has all links, with new negatives."""
 
     def __init__(self, links: NDArray[Any], sampler: FullSampler, negatives: NegativeSampler) -> None:
         self._links = links
@@ -193,9 +194,9 @@ class FullLinkSampler:
 def sample_pairs(
     step: int, units: Ids, links: NDArray[Any], negatives: NegativeSampler, step_links: NDArray[Any]
 ) -> tuple[NDArray[np.int64], Ids]:
-    """Return the pairs of links and negatives as positions in the distinct vertices, and these vertices.
+    """Return links and negatives as pairs of positions in the distinct vertices, and these vertices.
 
-    Positions are [n, 1 + K, 2] int64; the vertices [v] are sorted and have the dtype of `links`.
+    The positions are [n, 1 + K, 2] int64. The vertices [v] are sorted, with the dtype of `links`.
     """
     positives = links[units]
     others = negatives.sample(step, units, positives, step_links)

@@ -1,4 +1,4 @@
-"""Mini-batches, which are passed from sampling to loading and training, and the full graph as blocks."""
+"""Mini-batches, which are passed from sampling to loading and training, and blocks of the full graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class GatherOps(Protocol):
-    """Factory of gather operations along edges, if some sources belong to other processes."""
+    """Factory of gather operations along edges, for graphs with sources in other processes."""
 
     @property
     def num_vertices(self) -> int:
@@ -36,12 +36,12 @@ class GatherOps(Protocol):
 
     @property
     def cache_bytes(self) -> int:
-        """Return the bytes that each process can cache between steps, in addition to graph and features."""
+        """Return the bytes that each process may cache between steps, in addition to graph and features."""
         ...
 
     @property
     def halo_exchange(self) -> Any:
-        """Return the halo exchange for chunks: a `hyrt.fullgraph.chunk_kernels.RowExchange`."""
+        """Return the halo exchange for chunks, a `hyrt.fullgraph.chunk_kernels.RowExchange`."""
         ...
 
     def build_gather_op(self, gather: Any, dtype: np.dtype[Any], layer: int) -> Any:
@@ -50,11 +50,11 @@ class GatherOps(Protocol):
 
 
 class FullGraph:
-    """Builder of blocks over all vertices and edges of a topology; the blocks share one set of arrays.
+    """Builder of blocks with all vertices and edges of a topology. The blocks share one set of arrays.
 
-    The topology is not copied. In a process that has only some of the vertices, it has the in-edges of the
-    local vertices, which come first, followed by the remote vertices that are read. `vertices` [n] are the
-    ids of the local vertices, by default all, and `gather_ops` is None if all vertices are local. In a
+    The topology is not copied. If a process has only some of the vertices, it has the in-edges of these local
+    vertices, which are numbered first, followed by the remote vertices that they read. `vertices` [n] are the
+    ids of the local vertices (default: all), and `gather_ops` is None if all vertices are local. In a
     heterogeneous graph (`is_hetero`), edge types are its relations.
     """
 
@@ -70,37 +70,37 @@ class FullGraph:
         self._is_hetero = is_hetero
         num = topology.num_vertices if vertices is None else len(vertices)
         self.rows: Ids = np.arange(num, dtype=np.int32 if num < 2**31 else np.int64)
-        """[n] row numbers 0..n-1, int32 if the numbers fit."""
+        """Row numbers 0..n-1, int32 if they fit."""
         self.vertices: Ids = self.rows if vertices is None else vertices
-        """[n] vertex id of each row."""
+        """Vertex id of each row, [n]."""
         self.gather_ops = gather_ops
         self.relations: Any = None
-        """See `Block.relations`."""
+        """Cached value of `Block.relations`."""
 
     @property
     def is_distributed(self) -> bool:
-        """Return whether other processes have vertices, and may need rows from a process without targets."""
+        """Return whether other processes have vertices, and may need rows from this one in any step."""
         return self.gather_ops is not None
 
     @cached_property
     def transposed(self) -> Transposed:
-        """Return the edges by source; arrays are shared with the topology if the graph is symmetric."""
+        """Return the edges by source. They share arrays with the topology if the graph is symmetric."""
         transposed = self.topology.transposed
         return Transposed(transposed.indptr, transposed.indices, self.topology.transposed_edges)
 
     @cached_property
     def edge_index(self) -> torch.Tensor:
-        """Return a [2, E] int64 tensor of sources and destinations, as in PyG."""
+        """Return sources and destinations as a [2, E] int64 tensor, as in PyG."""
         import torch
 
         rows = np.repeat(np.arange(self.topology.num_vertices), self.topology.in_degrees)
         return torch.from_numpy(np.stack([self.topology.indices.astype(np.int64), rows]))
 
     def block(self, layer: int, *, step: int, seed: int, in_place: bool = False) -> Block:
-        """Build a block of all edges for a layer, 1..L from the input.
+        """Build a block of all edges for a layer from 1 (input) to L.
 
-        `step` and `seed` are the key of the dropout masks. If `in_place`, sources stay vertex ids, to be read
-        from the feature matrix in place.
+        `step` and `seed` are the key of the dropout masks. If `in_place`, sources are vertex ids, and the
+        feature matrix is read in place.
         """
         topology, rows = self.topology, self.rows
         sums = None if topology.edge_weights is None else topology.weighted_degrees
@@ -128,34 +128,34 @@ class FullGraph:
 
 @dataclass(slots=True, eq=False)
 class MiniBatch:
-    """The work of one trainer in one step."""
+    """Work of one trainer in one step."""
 
     step: int
     """Step of the run, counted from 0."""
     targets: Ids
-    """[n] vertices whose loss is computed."""
+    """Vertices whose loss is computed, [n]."""
     blocks: list[Block]
-    """L blocks, the input layer's block first."""
+    """Blocks of the L layers, input layer first."""
     labels: NDArray[Any]
-    """Labels of the targets: [n] int64 classes, [n, K] int8 flags (-1 if unknown), or [n, K] float32 numbers
-    (NaN if unknown). For links, [m, 1 + K, 2] int64: for each of m links, the score rows of its two ends and
-    of the ends of K negatives.
+    """Labels of the targets: classes [n] int64, flags [n, K] int8 (-1 if unknown), or numbers [n, K] float32
+    (NaN if unknown). For links, [m, 1 + K, 2] int64: the score rows of the two endpoints of each of m links,
+    and of the endpoints of its K negatives.
     """
     target_weights: NDArray[np.float32] | None
-    """[n] float32 loss weight of each target; None if all are 1."""
+    """Loss weight of each target, [n] float32; None if all are 1."""
     normalizer: float
-    """Share of this mini-batch in the divisor of the step's gradient sum: its number of targets, or of units
-    for subgraph samplers.
+    """Term of this mini-batch in the divisor of the step's gradient sum: its number of targets or, for
+    subgraph samplers, of units.
     """
     inputs: Any = None
-    """Input features in the form that the trainer needs, set by the load stage."""
+    """Input features in the form that the trainer needs, which the load stage sets."""
     target_rows: Ids | None = None
-    """[n] score row of each target. None if scores have one row per target, in order; otherwise the last
-    block has more destinations than targets, and only these rows enter the loss.
+    """Score row of each target, [n]. None if scores have one row per target, in order. Otherwise the last
+    block has more destinations than targets, and only the rows of targets enter the loss.
     """
     full_graph: FullGraph | None = None
-    """The full graph, if every block covers it; otherwise None. Mini-batches with the same object have the
-    same blocks (except for the step), targets, labels and inputs, so a device may cache them.
+    """Full graph if each block covers it, otherwise None. Mini-batches with the same object have equal blocks
+    (except for the step), targets, labels and inputs, so a device may cache them.
     """
     _on_release: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
@@ -165,12 +165,12 @@ class MiniBatch:
 
     @property
     def checked(self) -> MiniBatch:
-        """Return the mini-batch after validation of its blocks and arrays; see `Block.checked`.
+        """Return the mini-batch after validating its blocks and arrays; see `Block.checked`.
 
         Raises
         ------
         ArgumentError
-            Names the invalid array and position.
+            If an array is invalid; the message has the array and the position.
         """
         if not self._is_checked:
             _check(self)
@@ -178,7 +178,7 @@ class MiniBatch:
         return self
 
     def trusted(self) -> MiniBatch:
-        """Return the mini-batch and mark it as valid, for code that builds consistent arrays."""
+        """Return the mini-batch and mark it as valid. Only code that builds valid arrays may call this."""
         self._is_checked = True
         return self
 
@@ -197,7 +197,7 @@ class MiniBatch:
 
     @property
     def num_losses(self) -> int:
-        """Return the number of summed losses: one per target, or per link."""
+        """Return the number of losses in the sum: one per target, or one per link."""
         return len(self.labels)
 
     @property
@@ -206,11 +206,11 @@ class MiniBatch:
         return sum(block.num_edges for block in self.blocks)
 
     def on_release(self, action: Callable[[], None]) -> None:
-        """Call `action` when the step that used this mini-batch is over."""
+        """Call `action` when the step that uses this mini-batch is over."""
         self._on_release.append(action)
 
     def release(self) -> None:
-        """Release pooled buffers; the mini-batch's arrays must not be read afterwards."""
+        """Release pooled buffers. The arrays of the mini-batch must not be read afterwards."""
         actions, self._on_release = self._on_release, []
         for action in actions:
             action()
@@ -221,7 +221,7 @@ _REMEDY = "pass a hyrt.sampling.block.Block, as returned by samplers"
 
 
 def check_blocks(blocks: Any) -> list[Block]:
-    """Return the validated blocks of a mini-batch, if each one reads the output of its predecessor."""
+    """Return the validated blocks of a mini-batch, each of which must read the output of its predecessor."""
     if not isinstance(blocks, list | tuple) or not blocks:
         raise ArgumentError(
             f"blocks is {show(blocks)}: pass a list of blocks, with the input layer's block first"

@@ -1,5 +1,5 @@
-"""Node-wise neighbour sampling without replacement, also per relation of a heterogeneous graph.  Hamilton,
-Ying and Leskovec, "Inductive representation learning on large graphs", NeurIPS 2017.
+"""Node-wise neighbour sampling without replacement, in a heterogeneous graph per relation.  Hamilton, Ying
+and Leskovec, "Inductive representation learning on large graphs", NeurIPS 2017.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def sample_hop(
     pool: BufferPool,
     arrays: PooledArrays,
 ) -> Hop:
-    """Sample `fanout` (-1: all) neighbours of distinct `vertices` [n], without replacement.
+    """Sample `fanout` neighbours (-1: all) of distinct `vertices` [n] without replacement.
 
-    The result for a vertex depends only on `key`, from `hyrt.runtime.rng.stream_key`, and the vertex id.
-    `pool` is for temporary arrays, and `arrays` allocates the result. Raises OverflowError if there are too
-    many edges for int32.
+    The result for a vertex depends only on the vertex id and on `key`, which is from
+    `hyrt.runtime.rng.stream_key`. `pool` is for temporary arrays, and `arrays` allocates the result. Raises
+    OverflowError if there are too many edges for int32.
     """
     indptr, indices = topology.indptr, topology.indices
     num = len(vertices)
@@ -82,17 +82,17 @@ def sample_hop(
 
 
 class NeighborSampler:
-    """Node-wise neighbour sampler of L blocks around targets; a unit is one target.
+    """Node-wise neighbour sampler of L blocks around targets. A unit is one target.
 
-    A vertex's neighbours in layer l of a step are sampled with the key (seed, step, l, vertex), so they are
-    the same in every mini-batch, on every thread and for every split.
+    The neighbours of a vertex in layer l of a step are sampled with the key (seed, step, l, vertex), so they
+    are equal in every mini-batch, on every thread and for every split.
 
     Parameters
     ----------
     fanouts
         Fan-out per layer, the targets' layer first; -1 takes all neighbours.
     sampled_degrees
-        Report the number of sampled neighbours as the degree of each vertex.
+        Whether the blocks have the number of sampled neighbours as the degree of each vertex.
     graph, targets, batch_size, seed, class_weights
         See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
@@ -112,7 +112,7 @@ class NeighborSampler:
             graph, targets, seed, class_weights, allow_empty=True, batch_size=batch_size
         )
         self._graph = graph
-        # Layers are counted from the input.
+        # From here on, the input layer is first.
         self._fanouts = check_fanouts(fanouts)[::-1]
         self._seed = seed
         max_degrees = self._fanouts if sampled_degrees else None
@@ -148,12 +148,12 @@ class NeighborSampler:
 
 
 class RelationSampler:
-    """Sampler of L blocks around shuffled targets, with neighbours of every relation into each vertex.
+    """Sampler of L blocks around shuffled targets, with neighbours of each relation into each vertex.
 
     The sampled neighbours of a vertex and relation are a function of (seed, step, layer, vertex, relation),
-    and the edges of a destination stay sorted by relation. The weight of an edge is the number of existing
-    edges of the relation, divided by the number of sampled ones. `fanouts` are [L, R], the targets' layer
-    first; -1 takes all neighbours.
+    and the edges of a destination stay sorted by relation. The weight of an edge is the vertex's number of
+    edges of the relation, divided by the number of sampled ones. `fanouts` are [L, R], with the targets'
+    layer first; -1 takes all neighbours.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class RelationSampler:
                 "layer: pass a list of shape [layers, relations]"
             )
         self._num_vertices = graph.num_vertices
-        # Layers are counted from the input.
+        # From here on, the input layer is first.
         self._fanouts = np.array(by_layer, np.int64)[::-1]
         self._topology = graph.topology
         self._seed = seed
@@ -208,7 +208,7 @@ class RelationSampler:
         return self._blocks.build(step, units, workers, draw, in_place=in_place)
 
     def _draw(self, step: int, layer: int, vertices: Ids, workers: Workers, arrays: PooledArrays) -> Hop:
-        """Sample the neighbours of some vertices in one layer."""
+        """Sample the neighbours of vertices in one layer."""
         topology, pool, num = self._topology, self._blocks.pool, len(vertices)
         types = topology.edge_types
         assert types is not None, "a heterogeneous graph has relations"

@@ -1,6 +1,6 @@
 """Compiled loops of bottom-k sampling: LABOR and weighted neighbour sampling.
 
-All kernels release the interpreter lock.
+All kernels release the GIL.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,call-overload", disallow-untyped-decorators=False
@@ -27,7 +27,7 @@ def uniform_number(bits):
 
 @nb.njit(inline="always", cache=True, nogil=True)
 def push_bottom_k(ranks, positions, begin, size, capacity, rank, position):
-    """Push an item into a max-heap of the `capacity` smallest ranks at `begin`; return its new size."""
+    """Push an item into the max-heap of the `capacity` smallest ranks at `begin`; return its new size."""
     if size < capacity:
         at = size
         while at > 0:
@@ -63,7 +63,7 @@ def push_bottom_k(ranks, positions, begin, size, capacity, rank, position):
 def sample_bottom_k(
     indptr, indices, vertices, offsets, key, probabilities, start, stop, ranks, positions, neighbors, weights
 ):
-    """Sample the neighbours of vertices[start:stop] with the smallest ranks (number over probability)."""
+    """Sample the neighbours of vertices[start:stop] with the smallest ranks (random number / probability)."""
     for i in range(start, stop):
         first = indptr[vertices[i]]
         degree = indptr[vertices[i] + 1] - first
@@ -93,7 +93,7 @@ def sample_bottom_k(
             weights[begin + k] *= degree / total
 
 
-# Random numbers are computed in batches of this size, so that the loop is vectorized.
+# Random numbers are computed in batches of this size, which the compiler can vectorize.
 _TOGETHER = 256
 _CLASSES = 64
 _AHEAD = 8
@@ -130,7 +130,7 @@ def sample_smallest_numbers(
             for k in range(many):
                 numbers[k] = uniform_number(vertex_stream(key, np.uint64(indices[at + k])))
             for k in range(many):
-                # Branch-free: always store, and advance only if the number is below the limit.
+                # Avoid a branch: always store the number, and advance only if it is at most the limit.
                 low[found] = numbers[k]
                 places[found] = at + k
                 found += numbers[k] <= limit
@@ -145,7 +145,7 @@ def sample_smallest_numbers(
             for k in range(begin, begin + count):
                 neighbors[k] = indices[positions[k]]
             continue
-        # Find the histogram bin of the count-th smallest number, and the numbers of this bin to keep.
+        # Find the histogram bin with the count-th smallest number, then the numbers of this bin to sample.
         sizes[:] = 0
         scale = _CLASSES / limit
         for k in range(found):
@@ -166,7 +166,7 @@ def sample_smallest_numbers(
 
 @_compile
 def _of_class(low, found, scale, bin_index, which):
-    """Return the which-th smallest number of a bin (from 1), and the number of equal values to include."""
+    """Return the smallest number of rank `which` (from 1) in a bin, and how many equal numbers to include."""
     for i in range(found):
         if min(np.int64(low[i] * scale), _CLASSES - 1) != bin_index:
             continue
@@ -182,7 +182,7 @@ def _of_class(low, found, scale, bin_index, which):
 
 @_compile
 def solve_factors(indptr, indices, vertices, fanout, probabilities, start, stop, factors, counts):
-    """Solve for the factor c of each of vertices[start:stop] and its expected number of neighbours."""
+    """Solve for the factor c of each of vertices[start:stop], and its expected number of neighbours."""
     for i in range(start, stop):
         first, last = indptr[vertices[i]], indptr[vertices[i] + 1]
         degree = last - first
@@ -217,8 +217,8 @@ def solve_factors(indptr, indices, vertices, fanout, probabilities, start, stop,
 def update_probabilities(indptr, indices, vertices, factors, max_factors, probabilities):
     """Multiply the inclusion probability of each neighbour by the largest factor of its destinations.
 
-    One round of LABOR's fixed-point iteration; probabilities are at most 1. `max_factors` is scratch with one
-    entry per vertex of the graph, all 0 before and after.
+    This is one round of LABOR's fixed-point iteration. Probabilities are at most 1. `max_factors` is scratch
+    memory with one entry per vertex of the graph, all 0 before and after the call.
     """
     for i in range(len(vertices)):
         for e in range(indptr[vertices[i]], indptr[vertices[i] + 1]):
@@ -246,7 +246,7 @@ def sample_by_priority(
     indptr, indices, edge_weights, vertices, offsets, key, start, stop, ranks, positions, neighbors, weights,
     edges,
 ):  # fmt: skip
-    """Sample neighbours of vertices[start:stop] without replacement, with inverse probabilities."""
+    """Sample neighbours of vertices[start:stop] without replacement; weights are inverse probabilities."""
     for i in range(start, stop):
         first = indptr[vertices[i]]
         degree = indptr[vertices[i] + 1] - first
@@ -277,7 +277,7 @@ def sample_by_priority(
 def sample_with_replacement(
     indptr, indices, edge_weights, vertices, offsets, key, start, stop, numbers, neighbors, weights, edges
 ):
-    """Sample neighbours of vertices[start:stop] by edge weight; if they are few, keep each one once."""
+    """Sample neighbours of vertices[start:stop] by edge weight; take each neighbour once if there are few."""
     for i in range(start, stop):
         first = indptr[vertices[i]]
         degree = indptr[vertices[i] + 1] - first
@@ -308,7 +308,7 @@ def sample_with_replacement(
 
 @_compile
 def scale_to_sums(sums, offsets, edge_weights, edges, weights):
-    """Scale the factors of each vertex's edges so that factors times edge weights sum to `sums`."""
+    """Scale the factors of each vertex's edges such that factors times edge weights add up to `sums`."""
     for i in range(len(sums)):
         total = 0.0
         for k in range(offsets[i], offsets[i + 1]):

@@ -1,4 +1,4 @@
-"""Sampler of random-walk subgraphs.
+"""Sampler of subgraphs that random walks visit.
 
 Zeng et al., "GraphSAINT: graph sampling based inductive learning method", ICLR 2020.
 """
@@ -33,25 +33,25 @@ from hyrt.sampling.subgraph_kernels import (
 )
 
 _GRAIN = 256
-# Subgraphs that are pre-sampled together: one bit each in a 64-bit word per vertex.
+# Number of subgraphs that are pre-sampled together, which have one bit each in a 64-bit word per vertex.
 _ROUND = 64
 
 
 class SaintSampler:
-    """Sampler of subgraphs induced by random walks; a unit is one subgraph, identified by its global number.
+    """Sampler of subgraphs that random walks induce. A unit is the global number of a subgraph.
 
-    A subgraph has the vertices that `roots` walks of `walk_length` steps visit, and all edges between these
-    vertices. Walks start at training targets, sampled uniformly with replacement. Each step goes to the
-    source of a uniformly sampled incoming edge; a walk at a vertex without incoming edges stays there. Walk i
-    of a subgraph is sampled with the key (seed, walk, subgraph, i, step of the walk), so a subgraph does not
+    A subgraph has the vertices that `roots` walks of `walk_length` steps visit, and all edges between them.
+    Walks start at training targets, sampled uniformly with replacement. Each step goes to the source of a
+    uniformly sampled incoming edge; a walk at a vertex without incoming edges stays there. Walk i of a
+    subgraph is sampled with the key (seed, walk, subgraph, i, step of the walk), so a subgraph does not
     depend on the other subgraphs of its mini-batch.
 
-    The subgraphs of one mini-batch form a disjoint union: a vertex that is in two subgraphs has two rows. All
-    blocks are the same square adjacency, except that the last block has only the targets as destinations; the
-    rows therefore start with the targets of all subgraphs.
+    The subgraphs of a mini-batch form a disjoint union: a vertex of two subgraphs has two rows. All blocks
+    have the same square adjacency matrix, except that only targets are destinations of the last block. The
+    rows therefore begin with the targets of all subgraphs.
 
-    Both normalisations of the paper's section 3.2 are based on counts over N pre-sampled subgraphs (with
-    separate random streams): C_v is the number of subgraphs with vertex v, C_uv the number with edge (u, v).
+    Both normalizations (section 3.2 of the paper) use counts over N pre-sampled subgraphs with separate
+    random streams: C_v is the number of subgraphs with vertex v, and C_uv the number with edge (u, v).
 
     - aggregator: a sum over in-neighbours u of v weighs u by C_v / C_uv, an estimate of 1 / P(u in | v in),
       so that its expectation, given that v is in the subgraph, is the full-graph sum (`Block.weights`);
@@ -59,10 +59,10 @@ class SaintSampler:
       sum over one subgraph has the mean loss over all targets as its expectation, and a mini-batch's
       `normalizer` is its number of subgraphs.
 
-    Both ratios are computed as (a + 1) / (b + 1). For b from a binomial distribution (a, p) the expectation
-    is (1 - (1 - p)^(a + 1)) / p, which is nearly unbiased, while a / b is too large on average. It is also
-    finite for vertices and edges that were never pre-sampled (other implementations use a constant for these
-    and clip the ratio).
+    Both ratios are computed as (a + 1) / (b + 1). If b has a binomial distribution (a, p), its expected value
+    is (1 - (1 - p)^(a + 1)) / p, which is nearly unbiased, whereas a / b is too large on average. It is also
+    finite for vertices and edges that were never pre-sampled, for which other implementations use a constant
+    and clip the ratio.
 
     Pre-sampling ends when the targets have been visited `coverage` times on average, as in the authors' code.
     The counts take 4 bytes per edge and per vertex. Raises ValueError if there are no targets, a count is
@@ -116,8 +116,8 @@ class SaintSampler:
     def steps_per_epoch(self) -> int:
         """Return the number of targets / (roots * walk_length * units_per_step), rounded up.
 
-        This is the authors' definition: the walks of an epoch make as many steps as there are targets, which
-        does not imply that each target is visited.
+        This is the definition of the authors: the walks of an epoch have as many steps as there are targets,
+        which does not imply that they visit each target.
         """
         return -(-len(self._targets) // (self._roots * self._walk_length * self._units_per_step))
 
@@ -200,7 +200,7 @@ class SaintSampler:
         return batch
 
     def _walk(self, purpose: int, subgraph: int, workers: Workers) -> Ids:
-        """Return the [roots * (walk_length + 1)] vertices that a subgraph's walks visit, with duplicates."""
+        """Return the vertices [roots * (walk_length + 1)] that a subgraph's walks visit, with duplicates."""
         topology = self._graph.topology
         visited: Ids = self._pool.take(self._roots * (self._walk_length + 1), self.ids)
         key = stream_key(self._seed, purpose, subgraph, 0)
@@ -214,7 +214,7 @@ class SaintSampler:
         return visited
 
     def _presample(self, coverage: int, workers: Workers) -> int:
-        """Count vertices and edges until subgraphs cover the targets; return the number of subgraphs."""
+        """Count vertices and edges until the subgraphs cover the targets; return the number of subgraphs."""
         topology = self._graph.topology
         members = np.empty(topology.num_vertices, np.uint64)
         counts = (self._vertex_counts, self._edge_counts)
@@ -236,7 +236,7 @@ class SaintSampler:
         return num
 
     def _find_vertices(self, units: Ids, workers: Workers) -> tuple[list[tuple[Ids, int]], int]:
-        """Return each subgraph's vertices, targets first, with its number of targets; and all targets."""
+        """Return each subgraph's vertices, targets first, and number of targets; also the total of these."""
         subgraphs = []
         total = 0
         for unit in units:
@@ -256,7 +256,7 @@ class SaintSampler:
         workers: Workers,
         work: Callable[[Ids, int, int], None],
     ) -> None:
-        """Run `work(vertices, start, stop)` per subgraph, while `_local` has its rows in the union."""
+        """Call `work(vertices, start, stop)` for each subgraph while `_local` has its rows in the union."""
         target_row, other_row = 0, num_targets
         for vertices, targets in subgraphs:
             assign_rows(vertices, targets, target_row, other_row, self._local, sources)

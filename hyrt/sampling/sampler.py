@@ -1,4 +1,4 @@
-"""Interface of a sampler, the neighbours of a hop with their edge values, and checks of both."""
+"""Interface of samplers, sampled neighbours with their edge values, and validation of both."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class EdgeValues:
     """Weights and features of some edges."""
 
     weights: NDArray[np.float32] | None = None
-    """[E] float32 edge weights; None if edges have no weights."""
+    """Edge weights [E] float32; None if edges have no weights."""
     features: NDArray[np.float32] | None = None
-    """[E, d] float32 edge features; None if edges have no features."""
+    """Edge features [E, d] float32; None if edges have no features."""
 
     __repr__ = short_repr
 
     def select(self, edges: NDArray[Any]) -> EdgeValues:
-        """Return the weights and features of some of the edges, by position."""
+        """Return the weights and features of the edges at some positions."""
         return EdgeValues(*(None if each is None else each[edges] for each in (self.weights, self.features)))
 
 
@@ -60,9 +60,9 @@ def gather_edge_values(
 ) -> EdgeValues:
     """Gather the weights and features of the edges from `neighbors` [E] to `vertices` [n].
 
-    `offsets` are [n + 1], and `edges` [E] the positions of the edges in the topology; None to look them up by
-    source and destination. Raises DataError if an edge that must be looked up is not unique, or its row is
-    not sorted.
+    `offsets` are [n + 1], and `edges` [E] are the positions of the edges in the topology. If `edges` is None,
+    edges are looked up by source and destination. Raises DataError if such an edge is not unique, or its row
+    is not sorted.
     """
     if not topology.has_edge_values:
         return EdgeValues()
@@ -109,19 +109,19 @@ def _gather(
 
 
 class Sampler(Protocol):
-    """Interface of a sampler, which divides the work of a step into mini-batches.
+    """Interface of samplers, which divide the work of a step into mini-batches.
 
-    A step consists of units that can be assigned to any trainer: single targets if a mini-batch can be split
-    anywhere, otherwise whole subgraphs. The sampled edges of a unit depend only on the seed and the step,
-    never on the other units.
+    A step consists of units that can be assigned to any trainer: single targets if mini-batches can be split
+    anywhere, and whole subgraphs otherwise. The sampled edges of a unit depend only on the seed and the step,
+    never on other units.
     """
 
     def steps_per_epoch(self) -> int:
-        """Return the number of steps per epoch, which covers all training targets if each is visited once."""
+        """Return the number of steps per epoch. An epoch has all training targets if each is visited once."""
         ...
 
     def units(self, step: int) -> Ids:
-        """Return the [n] units of a step in splitting order; the last step may have fewer."""
+        """Return the units [n] of a step in the order for splitting; the last step may have fewer."""
         ...
 
     def sample(
@@ -134,11 +134,11 @@ class Sampler(Protocol):
         step
             Step of the run, counted from 0.
         units
-            Some of the units of `units(step)`.
+            Units to sample, a subset of `units(step)`.
         workers
             Worker team that runs the chunks.
         in_place
-            Whether the first block keeps vertex ids as its sources and reads the feature matrix in place.
+            Whether the first block has vertex ids as sources, and reads the feature matrix in place.
         hops
             Device sampler to use instead of the host; only for samplers that build mini-batches from hops.
         """
@@ -150,41 +150,41 @@ class Hop:
     """Sampled neighbours of some vertices, in host memory."""
 
     degrees: NDArray[np.int32]
-    """[n] int32, in-degrees in the full graph."""
+    """In-degrees of the vertices in the full graph, [n] int32."""
     offsets: NDArray[np.int32]
-    """[n + 1] int32, offset of each vertex's neighbours."""
+    """Index of each vertex's first neighbour, [n + 1] int32."""
     neighbors: Ids
-    """[E] vertex ids of the neighbours."""
+    """Vertex ids of the neighbours, [E]."""
     sources: Ids | None = None
-    """[num_src] vertices numbered as in a block (the given vertices first, then neighbours in order of
-    appearance), if the sampler relabels; otherwise None.
+    """Vertices in the order of a block's sources, [num_src]: the given vertices first, then neighbours in
+    order of appearance. None if the sampler does not relabel.
     """
     columns: NDArray[np.int32] | None = None
-    """[E] int32 positions in `sources`, if the sampler relabels; otherwise None."""
+    """Positions of the neighbours in `sources`, [E] int32; None if the sampler does not relabel."""
     edge_types: NDArray[Any] | None = None
-    """[E] edge types, as in `Block`."""
+    """Edge types, [E]; see `Block.edge_types`."""
     weights: NDArray[np.float32] | None = None
-    """[E] float32 edge factors, as in `Block.weights`."""
+    """Edge factors, [E] float32; see `Block.weights`."""
     edges: NDArray[np.int64] | None = None
-    """[E] int64, edge positions in the graph, if needed and known."""
+    """Edge positions in the graph, [E] int64, if they are needed and known; otherwise None."""
     values: EdgeValues | None = None
-    """Edge weights and features, if they differ from the local graph's; `edges` is then ignored."""
+    """Edge weights and features if they differ from those of the local graph; `edges` is then ignored."""
     resident: Any = None
-    """Device copy of the arrays, for the device's `transfer`."""
+    """Copy of the arrays on the device that sampled them, for the device's `transfer`."""
 
     __repr__ = short_repr
 
 
 class HopSampler(Protocol):
-    """Sampler of a layer's neighbours on a device, with bitwise the same result as on the host."""
+    """Sampler of a layer's neighbours on a device. Its results have the same bits as those of the host."""
 
     def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
-        """Sample neighbours of some vertices.
+        """Sample neighbours of vertices.
 
         Parameters
         ----------
         vertices
-            [n] distinct vertices.
+            Distinct vertices [n].
         fanout
             Number of neighbours per vertex; -1 takes all.
         key
@@ -195,7 +195,7 @@ class HopSampler(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the topology; idempotent."""
+        """Release the topology. Repeated calls have no effect."""
         ...
 
 
@@ -208,7 +208,7 @@ def id_dtype(graph: Graph) -> type[np.signedinteger[Any]]:
 
 
 def check_graph(graph: Any) -> Graph:
-    """Return the graph after validation of its edges, because compiled loops do not check bounds."""
+    """Return the graph after validating its edges, because compiled loops do not check bounds."""
     found = check_type("graph", graph, Graph, "pass a graph from hyrt.load")
     _ = check_type("topology of the graph", found.topology, Topology, "pass a graph from hyrt.load").checked
     return found
@@ -223,11 +223,12 @@ def check_sampler(
     allow_empty: bool = False,
     **counts: Any,
 ) -> tuple[Graph, Ids]:
-    """Return the graph and the targets of a sampler after validating the sampler's arguments.
+    """Return the graph and the targets of a sampler after validating the arguments.
 
-    The arguments are those of `hyrt.sampling.sampler_settings.SamplerSettings.build`; `counts` are others
-    that must be integers of at least 1. `allow_empty` allows zero targets, as in the evaluation of an empty
-    split. Raises ArgumentError with the argument's name, or DataError for inconsistent arrays of the graph.
+    The arguments are those of `hyrt.sampling.sampler_settings.SamplerSettings.build`; `counts` are further
+    arguments that must be integers of at least 1. `allow_empty` allows zero targets, as in the evaluation of
+    an empty split. Raises ArgumentError with the argument's name, or DataError if arrays of the graph are
+    inconsistent.
     """
     graph = check_graph(graph)
     if len(graph.labels) != graph.num_vertices:
@@ -247,7 +248,7 @@ def check_sampler(
 
 
 def check_fanouts(fanouts: Sequence[Any], *, allow_zero: bool = False) -> list[int]:
-    """Return the fan-outs per layer, or per relation, after validation: counts, or -1 for all neighbours."""
+    """Return the validated fan-outs per layer or per relation: counts, or -1 for all neighbours."""
     if not isinstance(fanouts, list | tuple) or not len(fanouts):
         raise ArgumentError(
             "fanouts is not a list of at least one number: pass one number per layer, or -1 for all "
@@ -267,7 +268,7 @@ def check_layer_sampler(sampler: Any) -> Any:
 
 
 def check_step(step: Any) -> int:
-    """Return a step number of the run after validation."""
+    """Return a validated step number of the run."""
     return check_int("step", step, 0, 2**62)
 
 
@@ -284,10 +285,10 @@ def check_call(
 ) -> NDArray[Any]:
     """Return the units passed to `Sampler.sample` after validating all of its arguments.
 
-    `count` is the number of units that exist, and `noun` their name in messages. `takes_hops` allows a device
-    that samples.
+    `count` is the number of existing units, and `noun` their name in messages. `takes_hops` is whether a
+    device may sample.
     """
-    # Training steps are not negative; evaluations use negative steps to get separate random streams.
+    # Training steps are not negative. Evaluations use negative steps, which have separate random streams.
     check_int("step", step, -(2**62), 2**62)
     check_type("workers", workers, Workers, "pass a hyrt.runtime.workers.Workers")
     check_flag("in_place", in_place)
@@ -302,10 +303,10 @@ def check_call(
 
 
 def check_hop(hop: Any, vertices: Any, num_vertices: int, *, relabelled: bool) -> Hop:
-    """Return neighbours that a device or a user-defined sampler sampled, after validation.
+    """Return the validated neighbours that a device or a user-defined sampler has sampled.
 
-    `vertices` [n] are the destinations. If `relabelled`, `sources` and `columns` are used and checked as
-    well. Raises ArgumentError with the array and the first invalid position.
+    `vertices` [n] are the destinations. If `relabelled`, `sources` and `columns` are checked too. Raises
+    ArgumentError with the array and the first invalid position.
     """
     drawn = check_type("the result of draw", hop, Hop, "return a hyrt.sampling.sampler.Hop")
     num = len(vertices)

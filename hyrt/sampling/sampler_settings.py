@@ -1,4 +1,4 @@
-"""Base class of sampler settings, which describes a sampler kind to hyrt, and the registry of kinds."""
+"""Base class of sampler settings, which describe a sampler kind to hyrt, and the registry of kinds."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 class SamplerSettings(Section):
-    """Settings section `sampler` of one kind of sampler.
+    """Settings section `sampler` for one kind of sampler.
 
-    Each kind derives a class, declares its settings as fields, and overrides methods as needed. The class is
-    registered in the entry-point group `hyrt.samplers` under the name of the kind. Every command that reads
-    settings imports it, so import slow dependencies in `build`.
+    For each kind, a class derives from this class, declares the settings as fields, and overrides methods as
+    needed. The class is registered in the entry-point group `hyrt.samplers` under the name of the kind. Every
+    command that reads settings imports it, so import slow dependencies in `build`.
     """
 
     unit: ClassVar[str] = "target"
-    """Smallest piece of work that can be assigned to a trainer; `target` if batches can be split anywhere."""
+    """Smallest piece of work of a trainer; `target` if batches can be split anywhere."""
     units_setting: ClassVar[str] = "data.batch_size"
-    """The setting that determines the number of units per step."""
+    """Name of the setting that determines the number of units per step."""
     smaller_unit: ClassVar[str] = "lower sampler.fanout"
-    """Remedy if a device cannot hold one unit."""
+    """Remedy if a device does not have enough memory for one unit."""
     is_full_graph: ClassVar[bool] = False
-    """Whether all steps are the same full-graph mini-batch, trained by one device without prefetching."""
+    """Whether all steps have the same full-graph mini-batch, which one device trains without prefetching."""
     preparation: ClassVar[str] = ""
-    """Progress message for slow work in `build`, like `counting ...`."""
+    """Progress message for slow work in `build`, such as `counting ...`."""
     unpredictable: ClassVar[str] = ""
-    """Why run time cannot be predicted, and the remedy; empty if it can."""
+    """Reason why run times cannot be predicted, and the remedy; empty if they can."""
 
     kind: str = "neighbor"
     """The sampler. `neighbor` samples neighbours of each vertex without replacement; `labor` samples them so
@@ -55,7 +55,7 @@ class SamplerSettings(Section):
     `evaluate.mode=sampled`."""
 
     def fanouts(self, layers: int) -> list[int]:
-        """Return the fan-out of each layer, the targets' layer first."""
+        """Return the fan-out of each layer, targets' layer first."""
         return [25, 10, 10, 10, *[2] * (layers - 4)][:layers] if self.fanout is None else self.fanout
 
     def check(self, layers: int) -> None:
@@ -81,7 +81,7 @@ class SamplerSettings(Section):
             )
 
     def units_per_step(self, batch_size: int) -> int:
-        """Return the number of units per step; `batch_size` is the setting `data.batch_size`."""
+        """Return the number of units per step. `batch_size` is the setting `data.batch_size`."""
         return batch_size
 
     @property
@@ -91,35 +91,35 @@ class SamplerSettings(Section):
 
     @property
     def draws_whole_steps(self) -> bool:
-        """Return whether edges are sampled once per step, for all of the step's targets and no others."""
+        """Return whether edges are sampled once per step for exactly the targets of the step."""
         return False
 
     @property
     def reads_edge_weights(self) -> bool:
-        """Return whether sampling accounts for edge weights; if not, the model must multiply by them."""
+        """Return whether sampling accounts for edge weights. If not, the model must multiply by them."""
         return False
 
     def describe(self, layers: int, batch_size: int) -> str:
-        """Return a short description for the line that summarizes the run."""
+        """Return a short description for the summary line of the run."""
         return f"{self.kind} sampler · batch {batch_size}"
 
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes | None:
-        """Return the expected sizes of a mini-batch, computed only from the degree distribution.
+        """Return the expected sizes of a mini-batch, which depend only on the degree distribution.
 
-        Return None if they are unknown; predictions then require an open graph.
+        None if they are unknown: predictions then require an open graph.
 
         Parameters
         ----------
         degrees
-            Number of vertices, number of edges, and degree distribution.
+            Degree distribution, with the numbers of vertices and edges.
         layers
             Number of blocks.
         num_targets
             Number of training vertices of the graph.
         units
-            Number of units of the mini-batch, not necessarily an integer.
+            Number of units in the mini-batch, which need not be an integer.
         """
         return None
 
@@ -128,7 +128,7 @@ class SamplerSettings(Section):
         return num_targets
 
     def batch_sizes(self, batch: MiniBatch, units: int) -> BlockSizes:
-        """Return the sizes of a sampled mini-batch of `units` units."""
+        """Return the sizes of a sampled mini-batch with `units` units."""
         from hyrt_perfmodel.expected_sizes import BlockSizes
 
         blocks = batch.blocks
@@ -138,7 +138,7 @@ class SamplerSettings(Section):
         )
 
     def persistent_bytes(self, num_vertices: float, num_edges: float) -> float:
-        """Return the bytes of the arrays that the sampler holds during the whole run, without the graph."""
+        """Return the bytes of the arrays that the sampler needs during the whole run, without the graph."""
         return 0.0
 
     @abstractmethod
@@ -157,9 +157,9 @@ class SamplerSettings(Section):
         Parameters
         ----------
         graph
-            The graph to train on.
+            Graph to train on.
         targets
-            [n] training vertices, distinct and not empty.
+            Distinct training vertices [n], not empty.
         layers
             Number of blocks per mini-batch.
         batch_size
@@ -167,7 +167,7 @@ class SamplerSettings(Section):
         seed
             Seed of all random streams.
         class_weights
-            [C] float32 loss weight of each class, or None.
+            Loss weight of each class [C] float32, or None.
         """
 
 

@@ -22,12 +22,12 @@ _GRAIN = 16
 
 
 class ShadowSampler:
-    """Sampler of a subgraph around each target; a unit is one target.
+    """Sampler of a subgraph around each target. A unit is one target.
 
     The subgraph of a target has the target, `fanout` of its neighbours, `fanout` neighbours of each of these,
     and so on for `hops` hops, and all edges between these vertices. All layers of the model run on the
-    subgraph. It is sampled with the keys (seed, step, hop, vertex), independently of the other targets: a
-    vertex that is in two subgraphs has two rows.
+    subgraph. It is sampled with the keys (seed, step, hop, vertex), independently of other targets, so a
+    vertex of two subgraphs has two rows.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ShadowSampler:
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
     ) -> MiniBatch:
-        """Sample a mini-batch; see `Sampler.sample`. Raises OverflowError if int32 cannot count the edges."""
+        """Sample a mini-batch; see `Sampler.sample`. Raises OverflowError for too many edges for int32."""
         vertices = self._graph.num_vertices
         units = check_call(step, units, workers, in_place, hops, vertices, "vertices")
         topology, num = self._graph.topology, len(units)

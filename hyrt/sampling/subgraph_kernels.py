@@ -1,6 +1,6 @@
 """Compiled loops over subgraphs and random walks.
 
-All kernels release the interpreter lock and write disjoint ranges.
+All kernels release the GIL and write disjoint ranges.
 """
 
 # mypy: disable-error-code="no-untyped-def", disallow-untyped-decorators=False
@@ -16,13 +16,13 @@ from hyrt.sampling.kernels import sample_neighbors
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-# Cost of a lookup in a sorted row, in steps of a linear scan along the row.
+# Cost of a lookup in a sorted row, as a number of steps in a linear scan of the row.
 _SEARCH = 12
 
 
 @_compile
 def count_columns(indptr, indices, vertices, local, counts, start, stop):
-    """Count the edges into vertices[start:stop] from vertices that have a number in `local`."""
+    """Count the edges into vertices[start:stop] from vertices that have a row in `local`."""
     for i in range(start, stop):
         v = vertices[i]
         count = 0
@@ -47,7 +47,7 @@ def write_columns(indptr, indices, vertices, local, offsets, columns, start, sto
 
 @_compile
 def rows_ascend(indptr, indices):
-    """Return whether the columns of every row are ascending; duplicates are allowed."""
+    """Return whether the columns of every row are in ascending order, possibly with duplicates."""
     for v in range(len(indptr) - 1):
         for e in range(indptr[v] + 1, indptr[v + 1]):
             if indices[e] < indices[e - 1]:
@@ -57,7 +57,7 @@ def rows_ascend(indptr, indices):
 
 @nb.njit(inline="always", cache=True, nogil=True)
 def find_slot(table, shift, members, vertex):
-    """Find a vertex's slot, or the free slot for it, in an open-addressed hash table."""
+    """Find the slot of a vertex, or the free slot for it, in an open-addressing hash table."""
     slot = np.int64((np.uint64(vertex) * _GOLDEN) >> shift)
     while table[slot] >= 0 and members[table[slot]] != vertex:
         slot = (slot + 1) & (len(table) - 1)
@@ -66,7 +66,7 @@ def find_slot(table, shift, members, vertex):
 
 @_compile
 def make_table(capacity):
-    """Return an empty hash table for `capacity` members, and the bit shift of its hash function."""
+    """Return an empty hash table for `capacity` members, and the shift of its hash function in bits."""
     bits = 3
     while (1 << bits) < 2 * capacity:
         bits += 1
@@ -75,7 +75,7 @@ def make_table(capacity):
 
 @_compile
 def grow_subgraphs(indptr, indices, roots, keys, fanout, max_members, start, stop, members, counts):
-    """Collect the vertices around each of roots[start:stop]: members[i, :counts[i]], the root first."""
+    """Collect the vertices around each of roots[start:stop] in members[i, :counts[i]], the root first."""
     table, shift = make_table(max_members)
     offsets = np.empty(max_members + 1, np.int32)
     for i in range(start, stop):
@@ -170,7 +170,7 @@ def count_ones(bits):
 
 @_compile
 def random_walks(indptr, indices, starts, length, key, start, stop, visited):
-    """Run random walks start..stop-1 of a subgraph against the edge direction, from random `starts`."""
+    """Run random walks start..stop-1 of a subgraph against the edge direction from random `starts`."""
     for i in range(start, stop):
         stream = vertex_stream(key, np.uint64(i))
         v = starts[random_below(random_bits(stream, np.uint64(0)), np.uint64(len(starts)))]
@@ -188,7 +188,7 @@ def random_walks(indptr, indices, starts, length, key, start, stop, visited):
 
 @_compile
 def mark_members(visited, subgraph, members):
-    """Set bit `subgraph` of members[v] for every vertex visited."""
+    """Set bit `subgraph` of members[v] for every visited vertex v."""
     bit = np.uint64(1) << np.uint64(subgraph)
     for i in range(len(visited)):
         members[visited[i]] |= bit
@@ -196,7 +196,7 @@ def mark_members(visited, subgraph, members):
 
 @_compile
 def count_members(indptr, indices, members, start, stop, vertex_counts, edge_counts):
-    """Count the subgraphs of `members` that have each vertex of start..stop-1, and each of its edges."""
+    """Count the subgraphs in `members` that have each vertex of start..stop-1, and each of its edges."""
     for v in range(start, stop):
         mine = members[v]
         if mine == 0:
@@ -229,7 +229,7 @@ def collect_distinct(visited, is_target, local, vertices):
 
 @_compile
 def assign_rows(vertices, num_targets, target_row, other_row, local, sources):
-    """Assign rows of the union to a subgraph: targets from `target_row` on, others from `other_row`."""
+    """Assign rows of the union to a subgraph: to targets from `target_row` on, to others from `other_row`."""
     for i in range(len(vertices)):
         row = target_row + i if i < num_targets else other_row + i - num_targets
         local[vertices[i]] = row
@@ -247,7 +247,7 @@ def reset_rows(vertices, local):
 def write_edges(
     indptr, indices, vertices, local, offsets, vertex_counts, edge_counts, start, stop, columns, weights
 ):
-    """Write columns and weights of the edges that `count_columns` counted, in row order."""
+    """Write columns and weights of the edges that `count_columns` has counted, in row order."""
     for i in range(start, stop):
         v = vertices[i]
         at = offsets[local[v]]
