@@ -1,4 +1,4 @@
-"""Python interface: open a graph, train a model on it, load a trained run."""
+"""Python interface: open a graph, train a model on it, and load a trained run."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ def load(source: Any, *, normalize: Normalize = "none") -> Graph:
     Parameters
     ----------
     source
-        A .npz file, a folder of .npy files, a name (`cora`, `synthetic:community`, `ogbn-products`), a PyG
-        `Data` or `HeteroData`, or a DGL graph with `feat`, `label` and three masks in `ndata`.
+        `.npz` file, folder of `.npy` files, name of a dataset (`cora`, `synthetic:community`,
+        `ogbn-products`), PyG `Data` or `HeteroData`, or DGL graph with `feat`, `label` and three masks in
+        `ndata`.
     normalize
-        Scaling of features: `row` divides each row by its sum, `length` by its Euclidean length; `standard`
-        gives each column mean 0 and deviation 1; `auto` is `length` for bags of words, and `none` for others.
+        Scaling of features: `row` divides each row by its sum, and `length` by its Euclidean length.
+        `standard` scales each column to mean 0 and standard deviation 1. `auto` is `length` for bags of
+        words, otherwise `none`.
 
     Raises
     ------
     DataError
-        If the data is invalid; the message names file, key and first bad position.
+        If the data are invalid; the message names the file, the key and the first invalid position.
     """
     check_compiler()
     return open_graph(source, normalize=normalize)
@@ -65,24 +67,24 @@ def save(
     Parameters
     ----------
     source
-        A source as for `load`, such as a PyG `HeteroData`.
+        Source as for `load`, such as a PyG `HeteroData`.
     destination
-        A `.npz` file; a path with any other suffix is a folder.
+        Path of a `.npz` file; with any other suffix, the path of a folder.
     feature_dtype
-        Format of dense features, such as `float16` or `int8`; by default unchanged.
+        Format of dense features, such as `float16` or `int8`; unchanged by default.
     normalize
         Scaling of features, as for `load`.
     reverse
-        Whether to add the reverse of each relation of a heterogeneous graph; its name begins with `rev_`.
+        Whether to add a reverse relation, named `rev_...`, for each relation of a heterogeneous graph.
     order
-        New order of the vertices, such as `degree`; by default unchanged.
+        New order of the vertices, such as `degree`; unchanged by default.
     force
         Whether to replace an existing destination.
 
     Raises
     ------
     ConfigError
-        If an argument has a wrong type.
+        If an argument has the wrong type.
     DataError
         If the input is invalid, or the destination exists or cannot be written.
     """
@@ -125,22 +127,22 @@ def train(
     Parameters
     ----------
     graph
-        A graph from `load`, or a source as for `load`.
+        Graph from `load`, or source as for `load`.
     model
-        A kind such as `graphsage` or `gcn`, the `model` section of the settings, or a custom torch module
-        that maps (blocks, x) to [targets, classes] scores: x is [num_src, f] float32, one row per source of
-        the first block. A module gets as many blocks as `sampler={"fanout": [...]}` has entries (by default
-        2, or its number of layers if it is from `hyrt.nn.stack` or `hyrt.from_pyg`).
+        Model kind such as `graphsage` or `gcn`, the `model` section of the settings, or a custom torch module
+        that maps (blocks, x) to scores [targets, classes]. x is [num_src, f] float32, with one row per source
+        of the first block. The module gets one block per entry of `sampler={"fanout": [...]}`. By default,
+        it gets 2 blocks or, if it is from `hyrt.nn.stack` or `hyrt.from_pyg`, one per layer.
     config
-        All settings, in place of `sections`.
+        All settings, instead of `sections`.
     emit
         Callback for each event of the run (`hyrt.telemetry.events`). By default, warning events become Python
         warnings of the category `hyrt.errors.RunWarning`.
     folder
-        New folder for checkpoints; by default no checkpoints are written. `loggers` also need a folder.
+        New folder for checkpoints. By default, no checkpoints are written. `loggers` also need a folder.
     full_graph
-        Whether to train on the full graph in each step; short for `sampler={"kind": "full"}`. A custom module
-        gets blocks of all vertices, and returns scores of all vertices.
+        Whether each step trains on the full graph, which is short for `sampler={"kind": "full"}`. A custom
+        module then gets blocks of all vertices, and returns the scores of all vertices.
     **sections
         Settings by section, such as `train={"epochs": 5}, data={"batch_size": 512}, seed=1`.
 
@@ -205,7 +207,7 @@ def train(
             raise ConfigError("loggers need a folder to store the name of the run: pass folder=...")
         check_loggers(settings.loggers)
     if folder is not None:
-        # Otherwise unserialisable settings would only fail at the first checkpoint, after an epoch.
+        # Settings that cannot be serialized would otherwise fail at the first checkpoint, after an epoch.
         to_yaml(settings)
     _check_torch(custom_model=module is not None)
     if module is not None:
@@ -263,7 +265,7 @@ def _check_train_arguments(
     if config is not None and not isinstance(config, Config):
         raise ConfigError(f"config must be a hyrt.Config, got {show(config)}")
     if config is not None:
-        # pydantic's `model_copy` neither validates values nor drops unknown keys.
+        # `model_copy` of pydantic neither validates values nor rejects unknown keys.
         reject_unknown_keys(config)
         build_config(config.model_dump(warnings=False), custom_model=True)
     if emit is not None and not callable(emit):
@@ -296,7 +298,7 @@ def _check_torch(*, custom_model: bool) -> None:
 
 
 def _check_flags(**flags: Any) -> None:
-    """Reject values other than True and False, because the word 'no' would count as True."""
+    """Reject values other than True and False, because a word such as 'no' would count as True."""
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise ConfigError(f"{name} must be True or False, got {show(value)}")
@@ -314,7 +316,7 @@ def _check_path(name: str, value: Any, remedy: str) -> None:
 
 
 def _forward_warnings(warn: Callable[[str], None]) -> Emit:
-    """Return an event callback that only forwards warnings."""
+    """Return an event callback that ignores all events except warnings."""
     from hyrt.telemetry.events import Notice
 
     def handle(event: Event) -> None:
@@ -337,7 +339,7 @@ def _new_checkpoints(folder: Path) -> Path:
             f"{checkpoints} cannot be created ({error.strerror or error}): choose another folder"
         ) from error
     if has_checkpoint(checkpoints):
-        # Otherwise `load_run` would choose between two runs by their numbers of steps.
+        # `load_run` would otherwise choose between the two runs by their number of steps.
         raise ConfigError(
             f"{folder} contains the checkpoints of another run: choose a new folder, or delete it"
         )
@@ -357,28 +359,29 @@ def load_run(
     Parameters
     ----------
     folder
-        Folder of a run of `hyrt run`, or the `folder` of `train`.
+        Folder of a run of `hyrt run`, or the argument `folder` of `train`.
     graph
-        A graph from `load`, or a source as for `load`. It may contain other data, which are converted to the
-        form on which the run was trained. By default, the dataset of the run's settings, which `train` does
+        Graph from `load`, or source as for `load`. It may contain other data than those of training, which
+        are converted to the same form. The default is the dataset of the run's settings, which `train` does
         not store.
     model
-        The custom module that was trained, which receives the weights. By default, the settings' model.
+        Module to load the weights into, if the run trained a custom module. The default is the model of the
+        settings.
     checkpoint
         `best` for the weights of the best evaluation (the newest weights if there was none), `newest`, or the
-        file of a checkpoint.
+        path of a checkpoint.
 
     Returns
     -------
-    `model` in evaluation mode, `config`, `metrics` by split, the `graph`, and the `schema`, which has the
-    other fitted data. `scores()` applies the model.
+    Run with the `model` in evaluation mode, the `config`, the `metrics` by split, the `graph`, and the
+    `schema` with all other fitted data. Its method `scores()` applies the model.
 
     Raises
     ------
     CheckpointError
-        If the folder is not a run, has no such weights, or the weights do not fit the graph or the module.
+        If the folder is not a run or lacks the weights, or if the weights do not fit the graph or the module.
     ConfigError
-        If `graph` is required.
+        If `graph` is missing and the run did not store its dataset.
     DataError
         If the graph lacks data that the model reads; the message names the differences.
     """

@@ -1,7 +1,7 @@
-"""Checks of arguments of the public API, because compiled loops check no bounds.
+"""Checks of the arguments of the public API, because compiled loops do not check bounds.
 
-Each check reads a header, or the values of one array once. numpy takes long to import and settings are
-validated without it: only checks of arrays, or of values that are not Python numbers, import numpy.
+Each check reads a header, or the values of one array once. Settings are validated without numpy, which takes
+long to import: it is imported only to check arrays, and values that are not Python numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_LETTERS = 40
 
 
 def show(value: Any) -> str:
-    """Return a value in a few words for a message: an array as its dtype and shape, a number as itself."""
+    """Return a short description of a value: dtype and shape of an array, the text of a number."""
     if _is_array(value) and len(value.shape):
         return f"{type(value).__name__} {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     text = one_line(_show_plain(value))
@@ -40,13 +40,13 @@ def _is_array(value: Any) -> bool:
 
 
 def _show_plain(value: Any) -> str:
-    """Return the text of a value, with numbers of numpy and torch like those of Python."""
+    """Return the text of a value, in which numpy and torch numbers look like Python numbers."""
     if type(value) in (list, tuple) and any(map(_is_array, value)) and len(value) <= _MAX_LETTERS:
         entries = ", ".join(map(show, value))
         return f"[{entries}]" if type(value) is list else f"({entries}{',' * (len(value) == 1)})"
     if type(value) is dict and any(map(_is_array, value.values())) and len(value) <= _MAX_LETTERS:
         return f"{{{', '.join(f'{show(key)}: {show(entry)}' for key, entry in value.items())}}}"
-    # Tensors without values (meta, or traced ones) raise errors of several kinds.
+    # Tensors without values (meta or traced tensors) raise several kinds of errors.
     with contextlib.suppress(Exception):
         if _is_array(value):
             item, dtype = value.item(), str(value.dtype)
@@ -77,21 +77,21 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Return True or False; reject other values, because the word 'no' would count as True."""
+    """Return True or False; reject other values, because a word such as 'no' would count as True."""
     if not isinstance(value, bool) and not _is_numpy_bool(value):
         raise ArgumentError(f"{name} must be True or False, got {show(value)}")
     return bool(value)
 
 
 def _is_numpy_bool(value: Any) -> bool:
-    """Return whether a value is numpy's True or False."""
+    """Return whether a value is True or False of numpy."""
     import numpy as np
 
     return isinstance(value, np.bool_)
 
 
 def check_int(name: str, value: Any, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
-    """Return a whole number within bounds."""
+    """Return an integer within bounds."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ArgumentError(f"{name} must be an integer, got {show(value)}")
     number = int(value)
@@ -119,10 +119,10 @@ def check_number(name: str, value: Any, minimum: float = -math.inf, maximum: flo
 def check_array(
     name: str, value: Any, dtypes: str | tuple[Any, ...], shape: tuple[int | None, ...], description: str
 ) -> Array:
-    """Return a numpy array that has an allowed dtype and the expected shape.
+    """Return an array that has one of the allowed dtypes and the expected shape.
 
-    `dtypes` are kinds of dtypes as in numpy, such as `iu`, or the dtypes themselves. None in `shape` allows
-    any size of an axis. `description` describes a valid argument in the message.
+    `dtypes` are numpy dtype kinds such as `iu`, or dtypes. None in `shape` allows any size. `description`
+    describes a valid argument in the message.
     """
     import numpy as np
 
@@ -140,7 +140,7 @@ def check_array(
 
 
 def check_range(name: str, values: Array, count: int, noun: str) -> None:
-    """Check that whole numbers are from 0 to count - 1; the error names the first wrong one."""
+    """Check that integers are from 0 to count - 1; the error names the first one that is not."""
     if not len(values) or (values.min() >= 0 and values.max() < count):
         return
     index = int(((values < 0) | (values >= count)).argmax())
@@ -153,11 +153,11 @@ def check_range(name: str, values: Array, count: int, noun: str) -> None:
 def check_ids(
     name: str, values: Any, count: int, noun: str = "vertices", *, dtype: Any = None, distinct: bool = False
 ) -> Array:
-    """Return ids [n] of vertices, or of other items, that compiled loops may use as indices.
+    """Return ids [n] of vertices or other items, which compiled loops may then use as indices.
 
-    Each id is from 0 to count - 1. `noun` names the items in messages. `dtype` is by default that of the
-    values, or int64 if it is neither int32 nor int64. With `distinct`, repeated ids are rejected. Raises
-    ArgumentError, which names the argument, the first bad position and its value.
+    Each id must be from 0 to count - 1. `noun` names the items in messages. `dtype` is by default that of the
+    values, or int64 if it is neither int32 nor int64. If `distinct`, repeated ids are rejected. Raises
+    ArgumentError with the argument, the first invalid position and its value.
     """
     import numpy as np
 
@@ -174,7 +174,7 @@ def check_ids(
 
 
 def check_offsets(name: str, values: Any, rows: int, entries: int, dtypes: tuple[Any, ...]) -> Array:
-    """Return row offsets [rows + 1], which start at 0, never decrease, and end at the number of entries."""
+    """Return row offsets [rows + 1], which must start at 0, never decrease, and end at `entries`."""
     offsets = check_array(name, values, dtypes, (rows + 1,), "row offsets")
     if offsets[0] != 0 or offsets[-1] != entries or (offsets[1:] < offsets[:-1]).any():
         raise ArgumentError(

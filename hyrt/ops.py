@@ -1,20 +1,20 @@
-"""Sparse operators over full graphs, for user-defined models: exact, differentiable, and memory-efficient.
+"""Sparse operators over full graphs for user-defined models: exact, differentiable and memory-efficient.
 
     from hyrt import ops
 
     out = ops.spmm(graph, x, reduce="mean")
     out = ops.attention(graph, x, at_source, at_destination)
 
-`graph` is a `hyrt.Graph`, or the `Topology` of one: CSR over incoming edges, so row i has the edges into
-vertex i. Edge tensors use the same order. An operator takes and returns either numpy arrays or tensors on one
-device. With tensors it is differentiable, once on the CPU and any number of times elsewhere. On the CPU it
-runs compiled loops with as many threads as set by `threads`; on other devices it uses torch's operators,
-which need arrays with a row per edge. Rows are float32, float64, float16 or (tensors) bfloat16; sums of
-16-bit rows are computed in float32 and rounded once. Results are bit-equal for any number of threads.
+`graph` is a `hyrt.Graph` or its `Topology`: CSR over incoming edges, so row i has the edges into vertex i.
+Edge tensors use the same order. An operator takes and returns either numpy arrays or tensors on one device.
+With tensors, it is differentiable: once on the CPU, and any number of times on other devices. On the CPU, it
+runs compiled loops on as many threads as `threads` sets. On other devices, it uses torch operators, which
+need arrays with one row per edge. Rows are float32, float64, float16 or (tensors) bfloat16. Sums of 16-bit
+rows are computed in float32 and rounded once. Results are bit-equal for any number of threads.
 
-The docstrings give the operators' names in GraphPy (Gong et al., 2024, sections 2 and 6.1); a final v or e
-marks vertex or edge tensors as operands. Storage is as in GraphPy: V + E integers, E more for the transpose
-of edge tensors, and another V + E only if a graph is not symmetric.
+The docstrings give the names of the operators in GraphPy (Gong et al., 2024, sections 2 and 6.1), in which a
+final v or e stands for a vertex or edge tensor as operand. Storage is as in GraphPy: V + E integers, E more
+for the transpose of edge tensors, and another V + E only if a graph is not symmetric.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ _KINDS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 @contextmanager
 def threads(count: int) -> Iterator[Workers]:
-    """Let the operators inside the block, on CPU tensors and arrays, share `count` threads.
+    """Run operators on CPU tensors and arrays within the `with` block on a team of `count` threads.
 
-    The backward pass of a loss must also be in the block, because `torch.autograd` runs it in the calling
+    The backward pass of a loss must be in the block too, because `torch.autograd` runs it in the calling
     thread.
 
     Raises
     ------
     ValueError
-        If `count` is not a whole number of at least one.
+        If `count` is not an integer of at least 1.
     """
     with Workers(check_int("count", count, 1), "ops") as workers, use_workers(workers):
         yield workers
@@ -77,31 +77,30 @@ def spmm(
 ) -> Rows:
     """Aggregate the rows of each vertex's neighbours: gSpMMv, or gSpMMve with edge values.
 
-    out[i] = self_scale[i] * x[i] + row_scale[i] * reduce of edge_values[e] * source_scale[c] * x[c] over the
-    edges e from c into i. For GCN's normalisation, use `row_scale=s, source_scale=s, self_scale=s * s` with
-    `s = graph.topology.gcn_scale`.
+    out[i] = self_scale[i] * x[i] + row_scale[i] * (reduction of edge_values[e] * source_scale[c] * x[c] over
+    the edges e from c into i). For the normalization of GCN, use `row_scale=s, source_scale=s, self_scale=s *
+    s` with `s = graph.topology.gcn_scale`.
 
     Parameters
     ----------
     graph
-        A graph or its topology.
+        Graph or topology.
     x
-        [V, ...] rows of the vertices; [V, H, d] for H heads.
+        Vertex rows [V, ...], or [V, H, d] for H heads.
     edge_values
-        [E], or [E, H] if x is [V, H, d]: edge weights, of x's dtype, or float32 if x has 16 bits. By default
-        unweighted, without storage.
+        Edge weights [E], or [E, H] if x is [V, H, d], with the dtype of x (float32 if x has 16 bits). By
+        default, edges are unweighted, and no weights are stored.
     reduce
-        "sum", "mean" (the sum over the number of edges), or "max" (without values and scales; zero without
-        edges, and the gradient of a tie goes to its first source).
+        "sum", "mean" (the sum divided by the number of edges), or "max", which does not allow edge values and
+        scales. Without edges, a maximum is zero. The first source of a tie gets the gradient.
     transposed
-        Whether to aggregate along outgoing edges: gSpMMv^T, or gSpMMve^T, which reads edge values by the
-        edges' numbers.
+        Whether to aggregate along outgoing edges: gSpMMv^T, or gSpMMve^T, which reads edge values by edge id.
     row_scale, source_scale, self_scale
-        [V] constants without gradient; None adds no cost.
+        Constants [V] without gradient; None adds no cost.
 
     Returns
     -------
-    [V, ...] with the shape and dtype of x; differentiable with respect to x and the edge values.
+    Rows [V, ...] with the shape and dtype of x, differentiable with respect to x and the edge values.
 
     Raises
     ------
@@ -149,23 +148,24 @@ def sddmm(
     left_at: EdgePosition = "source",
     right_at: EdgePosition = "destination",
 ) -> Rows:
-    """Compute a value per edge from its ends: gSDDMMvv, or gSDDMMve if an operand is an edge tensor.
+    """Compute a value per edge from its endpoints: gSDDMMvv, or gSDDMMve if an operand is an edge tensor.
 
     Parameters
     ----------
     graph
-        A graph or its topology.
+        Graph or topology.
     left, right
-        [V, ...], or [E, ...] for edge tensors: of equal dtype, and equal shape except for the first axis. For
-        "dot" [., d], or [., H, d] for H heads.
+        Vertex rows [V, ...], or edge tensors [E, ...], with equal dtypes, and equal shapes except for the
+        first axis. For "dot", the shape is [., d], or [., H, d] for H heads.
     op
-        "dot" (over the last axis), or "add", "sub", "mul" or "div", element by element.
+        "dot" (over the last axis), or an element-wise operation: "add", "sub", "mul" or "div".
     left_at, right_at
-        Location of an edge's row: its "source", its "destination", or the "edge" itself for an edge tensor.
+        Row that an edge reads: that of its "source", of its "destination", or of the "edge" itself.
 
     Returns
     -------
-    For "dot" [E], or [E, H]; otherwise [E, ...]. Differentiable with respect to both operands.
+    Edge tensor [E], or [E, H] for "dot" with heads; otherwise [E, ...]. Differentiable with respect to both
+    operands.
 
     Raises
     ------
@@ -207,15 +207,15 @@ def edge_reduce(graph: Graph | Topology, values: Rows, reduce: Reduce = "sum") -
     Parameters
     ----------
     graph
-        A graph or its topology.
+        Graph or topology.
     values
-        [E, ...] rows of the edges.
+        Edge tensor [E, ...].
     reduce
-        "sum", "mean" or "max"; the gradient of a tie goes to its first edge.
+        "sum", "mean" or "max". The first edge of a tie gets the gradient.
 
     Returns
     -------
-    [V, ...] of the values' dtype, zero for a vertex without edges; differentiable.
+    Rows [V, ...] with the dtype of the values, zero for vertices without edges; differentiable.
 
     Raises
     ------
@@ -227,7 +227,7 @@ def edge_reduce(graph: Graph | Topology, values: Rows, reduce: Reduce = "sum") -
     _check_rows("values", rows, edges, "edge")
     check_choice("reduce", reduce, _REDUCTIONS)
     flat = _flat(rows)
-    # Round a mean only after the division.
+    # Round a mean only after the division, so accumulate in the dtype of sums.
     dtype = _accumulation_dtype(rows) if reduce == "mean" else rows.dtype
     out = _backend(rows).reduce_edges(edges, flat, largest=reduce == "max", dtype=dtype)
     if reduce == "mean":
@@ -237,19 +237,19 @@ def edge_reduce(graph: Graph | Topology, values: Rows, reduce: Reduce = "sum") -
 
 
 def edge_softmax(graph: Graph | Topology, scores: Rows) -> Rows:
-    """Compute the softmax of an edge tensor over the edges into each vertex: gSpMMe and gSDDMMve in one.
+    """Compute the softmax of an edge tensor over the edges into each vertex: gSpMMe and gSDDMMve combined.
 
     Parameters
     ----------
     graph
-        A graph or its topology.
+        Graph or topology.
     scores
-        [E], or [E, H] for H heads.
+        Edge tensor [E], or [E, H] for H heads.
 
     Returns
     -------
-    Weights with the shape and dtype of the scores; differentiable. A score of -inf gets the weight zero; if a
-    vertex has only such scores, its weights are NaN, as in `torch.softmax`.
+    Weights with the shape and dtype of the scores; differentiable. The weight of a score of -inf is zero. If
+    a vertex has only such scores, its weights are NaN, as in `torch.softmax`.
 
     Raises
     ------
@@ -273,29 +273,30 @@ def attention(
     negative_slope: float = 0.2,
     self_loops: bool = True,
 ) -> Rows:
-    """Sum the rows of neighbours weighted by attention, as GAT does, without an edge tensor.
+    """Sum the neighbours' rows weighted by attention, as in GAT, without an edge tensor.
 
-    out[i] = sum of alpha[e] * x[c] over the edges e from c into i and the self loop, where alpha is the
+    out[i] = sum of alpha[e] * x[c] over the edges e from c into i and the self-loop, where alpha is the
     softmax of LeakyReLU(at_source[c] + at_destination[i]) over these edges. It fuses `sddmm`, `edge_softmax`
-    and `spmm` into one forward and one backward pass; tensors saved for the backward pass have V rows.
+    and `spmm` into one forward and one backward pass. Tensors saved for backward have V rows.
 
     Parameters
     ----------
     graph
-        A graph or its topology.
+        Graph or topology.
     x
-        [V, d], or [V, H, d] for H heads.
+        Vertex rows [V, d], or [V, H, d] for H heads.
     at_source, at_destination
-        [V], or [V, H]: the two terms of the scores, of x's dtype, or float32 if x has 16 bits.
+        Terms of the scores, [V] or [V, H], with the dtype of x (float32 if x has 16 bits).
     negative_slope
-        Slope of the LeakyReLU below zero.
+        Slope of the LeakyReLU for negative inputs.
     self_loops
-        Whether each vertex also attends to itself, once. A self loop of the graph is an additional edge.
+        Whether each vertex also attends to itself once. A self-loop in the graph is an additional edge.
 
     Returns
     -------
-    [V, d] or [V, H, d] of x's dtype, zero without edges and loop; differentiable with respect to all three
-    inputs. A score of -inf excludes its edge; if a vertex has only such edges, its row is NaN.
+    Rows [V, d] or [V, H, d] with the dtype of x, zero without edges and self-loop, and differentiable with
+    respect to all three inputs. A score of -inf excludes its edge. If a vertex has only such edges, its row
+    is NaN.
 
     Raises
     ------
@@ -339,7 +340,7 @@ def _tensor(name: str, x: NDArray[Any] | Tensor) -> Tensor:
         tensor = x
     else:
         with warnings.catch_warnings():
-            # torch warns about read-only arrays, such as mapped files, but nothing here writes to them.
+            # torch warns about read-only arrays, such as mapped files, but this array is never written.
             warnings.simplefilter("ignore", UserWarning)
             array = np.ascontiguousarray(_array(name, x))
             if array.dtype not in (np.float16, np.float32, np.float64):
@@ -364,7 +365,7 @@ def _array(name: str, x: Any) -> NDArray[Any]:
 
 
 def _flat(rows: Tensor) -> Tensor:
-    """Flatten rows to [rows, product of all other axes]; `reshape` cannot infer the width without rows."""
+    """Flatten rows to [rows, product of other axes]; without rows, `reshape` cannot infer the width."""
     return rows.reshape(len(rows), rows.shape[1:].numel())
 
 
@@ -389,7 +390,7 @@ def _check_device(name: str, x: Tensor, reference: Tensor) -> None:
 
 
 def _values(values: Tensor, x: Tensor, edges: Topology) -> Tensor:
-    """Return checked edge values, [E, H] in the dtype of the sums."""
+    """Return the checked edge values [E, H] in the dtype of the sums."""
     _check_rows("edge_values", values, edges, "edge")
     _check_device("edge_values", values, x)
     if values.ndim not in (1, 2) or (values.ndim == 2 and (x.ndim < 3 or values.shape[1] != x.shape[1])):
@@ -424,7 +425,7 @@ def _scale(name: str, scale: NDArray[Any] | Tensor, edges: Topology, x: Tensor) 
 
 
 def _accumulation_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype in which rows like x are summed."""
+    """Return the dtype of sums of rows with the dtype of x."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
@@ -433,12 +434,12 @@ def _sum_dtype(x: Tensor) -> type[np.floating[Any]]:
 
 
 def _backend(x: Tensor) -> Any:
-    """Return the module that implements the operators for x's device."""
+    """Return the module that implements the operators on the device of x."""
     return gradients if x.device.type == "cpu" else on_devices
 
 
 def _like_input(like: Rows, out: Tensor) -> Rows:
-    """Return the result as an array or a tensor, like the operator's input."""
+    """Return the result as an array or a tensor, whichever the input is."""
     if isinstance(like, Tensor):
         return out
     if out.requires_grad:

@@ -1,4 +1,4 @@
-"""Training objectives: losses and metrics. External packages import the `Objective` base class from here."""
+"""Training objectives: losses and metrics. External packages import the base class `Objective` from here."""
 
 from __future__ import annotations
 

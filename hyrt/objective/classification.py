@@ -1,4 +1,4 @@
-"""Classification objective: one class per target, softmax cross entropy."""
+"""Classification objective: one class per target, with softmax cross entropy."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from hyrt.objective.objective import Objective
 
 
 class Classification(Objective):
-    """Softmax cross entropy; the class with the highest score is the prediction.
+    """Objective with softmax cross entropy. The class with the highest score is the prediction.
 
-    `class_weights`: `balanced` weights a class by the inverse of its share of the training targets; a list
-    has one weight per class and is scaled to mean 1 over the training targets. A class weight multiplies the
-    whole loss of its targets.
+    `class_weights`: with `balanced`, the weight of a class is the inverse of its share of the training
+    targets. A list has one weight per class, and is scaled to mean 1 over the training targets. The loss of a
+    target is multiplied by the weight of its class.
 
-    `label_smoothing`: the fraction e of each label that is distributed over all C classes. The loss is (1 -
-    e) times the cross entropy of the label plus e / C times the cross entropy of every class (Szegedy et al.,
+    `label_smoothing`: fraction e of each label that is distributed over all C classes. The loss is (1 - e)
+    times the cross entropy of the label plus e / C times the cross entropy of every class (Szegedy et al.,
     CVPR 2016).
 
-    Raises ValueError for invalid class weights, or if the label smoothing is not in [0, 1).
+    Raises ValueError if class weights are invalid, or if the label smoothing is not in [0, 1).
     """
 
     name = "classification"
@@ -56,7 +56,7 @@ class Classification(Objective):
 
     @property
     def is_plain_classification(self) -> bool:
-        # A subclass may override the loss.
+        # A subclass may have overridden the loss.
         return type(self) is Classification and not self._label_smoothing
 
     def loss_sum(

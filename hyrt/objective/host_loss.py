@@ -1,4 +1,4 @@
-"""Loss and gradient on the host, for devices that only compute scores; and the trial of an objective before
+"""Loss and gradient on the host, for devices that only compute scores, and trial of an objective before
 training.
 """
 
@@ -22,12 +22,12 @@ from hyrt.objective.objective import OBJECTIVES, Objective
 
 @dataclass(frozen=True, slots=True)
 class HostLoss:
-    """Weighted loss sum, counts and gradient of a mini-batch's targets."""
+    """Sum of weighted losses, counts and gradient for the targets of a mini-batch."""
 
     loss_sum: float
     counts: dict[str, float]
     gradient: NDArray[np.float32]
-    """[n, C] float32 gradient of the loss sum with respect to the scores."""
+    """Gradient of the loss sum with respect to the scores, [n, C] float32."""
 
     __repr__ = short_repr
 
@@ -35,18 +35,18 @@ class HostLoss:
 def compute_host_loss(
     objective: Objective, scores: NDArray[np.float32], labels: NDArray[Any], weights: NDArray[Any] | None
 ) -> HostLoss:
-    """Compute loss sum and counts from scores, and the gradient with respect to the scores.
+    """Compute loss sum, counts and gradient from the scores of a mini-batch.
 
     Parameters
     ----------
     objective
         Objective of the run.
     scores
-        [n, C] float32.
+        Scores [n, C], float32.
     labels
         Labels of the targets; see `Objective.labels`.
     weights
-        [n] float32; None if each weight is 1.
+        Weights of the targets [n], float32; None if all are 1.
     """
     leaf = torch.from_numpy(scores).requires_grad_()
     targets = torch.from_numpy(labels)
@@ -62,7 +62,7 @@ def compute_host_loss(
 def compute_host_counts(objective: Objective, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
     """Return the counts of an objective as Python numbers.
 
-    Raises ConfigError, naming the objective, if it fails or returns other values than numbers.
+    Raises ConfigError with the name of the objective if it fails or returns anything but numbers.
     """
     with OBJECTIVES.wrap_errors(objective.name, "count"):
         counts = objective.count(scores, labels)
@@ -76,17 +76,17 @@ def counts_to_numbers(counts: Mapping[str, int | torch.Tensor]) -> dict[str, flo
     }
 
 
-# Relative tolerance: a mean instead of a sum differs by a factor of two, rounding by much less.
+# Relative tolerance. A mean instead of a sum changes the result by a factor of two, rounding by far less.
 _TOLERANCE = 1e-3
-# Limit on half of the placeholder targets: memory is several times targets x classes.
+# Maximum of half the number of placeholder targets. Memory use is several times targets x classes.
 _MAX_HALF_TARGETS = 1024
 
 
 def check_objective(objective: Objective, metric: str, num_outputs: int) -> None:
-    """Compute the loss, counts and metrics of an objective on a few placeholder targets.
+    """Compute loss, counts and metrics of an objective for a few placeholder targets, to check it.
 
-    `num_outputs` is the number of classes, flags or regression values of the dataset; `metric` selects the
-    best epoch. Raises ConfigError with the objective, the distribution that declares it, and the problem.
+    `num_outputs` is the number of classes, flags or regression values of the dataset, and `metric` selects
+    the best epoch. Raises ConfigError with the objective, the distribution that declares it, and the problem.
     """
     name = objective.name
     check_names(objective)

@@ -1,6 +1,6 @@
-"""Link prediction objective: binary cross entropy or a ranking loss over pairs, which a decoder scores, and
-its metrics. Terms that depend on one vertex only are already in its row (`hyrt.nn.link_gnn`), so a decoder
-has no weights and costs little per pair.
+"""Link prediction objective, in which a decoder scores pairs of vertices, and its metrics. The loss is binary
+cross entropy or a ranking loss. The row of a vertex includes all terms that depend on it only
+(`hyrt.nn.link_gnn`), so a decoder has no weights and costs little per pair.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from hyrt.objective.objective import Objective
 
 @dataclass(frozen=True, slots=True)
 class LinkQueries:
-    """Positive and negative pairs of an evaluation, as row numbers of the embeddings.
+    """Positive and negative pairs of an evaluation, as indices of embedding rows.
 
-    If all rows are candidates (`candidates` is None), `known_edges` and `ends` are set.
+    If `candidates` is None (all rows are candidates), `known_edges` and `ends` are set.
     """
 
     links: NDArray[np.int64]
-    """[m, 2] rows of the sources and destinations of the links."""
+    """Rows of the source and the destination of each link, [m, 2]."""
     negatives: NDArray[np.int64]
-    """[n, 2] rows of negative pairs."""
+    """Rows of each negative pair, [n, 2]."""
     candidates: NDArray[np.int64] | None
-    """[m, 2, K] rows that replace the source or the destination, -1 for unused entries. None ranks each link
-    against all rows of `ends` that do not form a known edge.
+    """Rows that replace the source or the destination, [m, 2, K], with -1 for unused entries. None ranks each
+    link against all rows of `ends` that do not form a known edge.
     """
     known_edges: Topology | None = None
-    """Known edges; the vertices are the rows, in the same order."""
+    """Known edges between rows, which have the same order as the vertices."""
     ends: LinkEndpoints | None = None
-    """Ranges of the rows that may be a source or a destination."""
+    """Ranges of the rows that may be sources and destinations."""
 
     __repr__ = short_repr
 
 
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Score function of pairs; see `hyrt.objective.link_prediction.Decoder.score`."""
+"""Function that scores pairs; see `hyrt.objective.link_prediction.Decoder.score`."""
 
-# Maximum number of elements in one batch of gathered rows or scores.
+# Maximum number of elements in a batch of gathered rows or scores.
 _MAX_ELEMENTS = 1 << 23
 
 
 def score_pairs(rows: torch.Tensor, pairs: NDArray[np.int64], score: Score) -> NDArray[np.float32]:
-    """Return the [n] float32 scores of [n, 2] pairs of [V, C] rows, computed in batches of bounded memory."""
+    """Return the scores [n] float32 of pairs [n, 2] of rows [V, C], computed in batches that limit memory."""
     out = np.empty(len(pairs), np.float32)
     step = max(1, _MAX_ELEMENTS // max(1, rows.shape[1]))
     for start in range(0, len(pairs), step):
@@ -64,11 +64,11 @@ def score_pairs(rows: torch.Tensor, pairs: NDArray[np.int64], score: Score) -> N
 def rank_links(
     rows: torch.Tensor, queries: LinkQueries, link_scores: NDArray[np.float32], score: Score
 ) -> NDArray[np.float64]:
-    """Return the rank of each link among other sources and among other destinations, [m, 2] float64.
+    """Return the ranks of each link among links with other sources or other destinations, [m, 2] float64.
 
-    The rank is 1 plus the number of candidates with a higher score. Equal scores count half, so that a
-    constant score gets the mean rank instead of the best. A rank is NaN if the score of the link or of a
-    candidate is NaN. `rows` is [V, C] float32; `link_scores` is [m].
+    The rank is 1 plus the number of candidates with a higher score. Candidates with an equal score count
+    half, so that constant scores get the mean rank instead of the best. A rank is NaN if the score of the
+    link or of a candidate is NaN. `rows` is [V, C] float32; `link_scores` is [m].
     """
     ranks = np.empty((len(queries.links), 2))
     row_elements = (
@@ -101,13 +101,13 @@ def rank_links(
 
 
 def _candidate_scores(fixed: torch.Tensor, candidates: torch.Tensor, end: int, score: Score) -> torch.Tensor:
-    """Return [b, K] scores of fixed rows [b, 1, C] with rows [b or 1, K, C] in place of end `end`."""
+    """Return scores [b, K] of `fixed` [b, 1, C] with candidates [b or 1, K, C] at endpoint `end`."""
     return score(fixed, candidates) if end else score(candidates, fixed)
 
 
 def _known_neighbors(known: Topology, links: NDArray[np.int64], end: int, num: int) -> NDArray[np.bool_]:
-    """Return the [b, V] mask of vertices that form a known edge in place of end `end`, and of both ends
-    themselves.
+    """Return a mask [b, V] of the vertices that form a known edge as endpoint `end` of a link, and of the
+    link's own endpoints.
     """
     edges = known.transposed if end else known
     out = np.zeros((len(links), num), np.bool_)
@@ -119,15 +119,15 @@ def _known_neighbors(known: Topology, links: NDArray[np.int64], end: int, num: i
 
 
 HITS = (1, 10, 50)
-"""Values of k for Hits@k."""
+"""Values of k for which Hits@k is computed."""
 
 
 def link_metrics(rows: NDArray[Any], queries: LinkQueries, score: Score) -> dict[str, float]:
-    """Return all metrics of a split from [V, C] float32 rows.
+    """Return all metrics of a split for the rows [V, C] float32.
 
     `roc_auc` and `average_precision` compare links with negative pairs. `mrr` (mean of 1 / rank) and `hits@k`
-    (fraction of ranks up to k) cover both ends of each link. `loss` is the mean binary cross entropy of links
-    and negative pairs. A metric is NaN if a score is NaN, or if there are no pairs to compare links with.
+    (fraction of ranks up to k) cover both endpoints of each link. `loss` is the mean binary cross entropy of
+    links and negative pairs. A metric is NaN if a score is NaN, or if there are no pairs for comparison.
     """
     values = torch.from_numpy(np.asarray(rows, np.float32))
     with torch.no_grad():
@@ -153,19 +153,19 @@ def _mean(values: NDArray[Any], ranks: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Score function of vertex pairs, for embeddings of width D and decoder input rows of width C."""
+    """Score function of vertex pairs for embeddings of width D, whose decoder input rows have width C."""
 
     columns: Callable[[int], int]
-    """Return C for a given D."""
+    """Function that returns C for a given D."""
     score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    """Return [...] scores from [..., C] rows of sources and of destinations; shapes are broadcast."""
+    """Function that returns scores [...] of source and destination rows [..., C]; shapes are broadcast."""
 
     __repr__ = short_repr
 
 
 def _dot(source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
     if source.ndim == 3 and source.shape[1] == 1:
-        # One source per row against many destinations: avoid the array of elementwise products.
+        # One source row is compared with many destinations: avoid the array of element-wise products.
         products: torch.Tensor = torch.matmul(destination, source.squeeze(1).unsqueeze(-1))
         return torch.squeeze(products, -1)
     return torch.sum(source * destination, -1)
@@ -194,9 +194,9 @@ DECODERS: dict[str, Decoder] = {
     "transe": Decoder(lambda width: 2 * width, _transe),
     "mlp": Decoder(lambda width: 3 * width + 1, _mlp),
 }
-"""`dot`: u . v, from rows u and v. `distmult`: u . (r * v), from rows [r * u | u] (Yang et al., ICLR 2015).
-`transe`: -|u + r - v|, from rows [u + r | u] (Bordes et al., NeurIPS 2013). `mlp`: w . relu(A u + B v + b) +
-c, from rows [A u + b | B u | w | c].
+"""Decoders by name. `dot`: u . v, with rows u. `distmult`: u . (r * v), with rows [r * u | u] (Yang et al.,
+ICLR 2015). `transe`: -|u + r - v|, with rows [u + r | u] (Bordes et al., NeurIPS 2013). `mlp`: w . relu(A u +
+B v + b) + c, with rows [A u + b | B u | w | c].
 """
 
 
@@ -204,15 +204,15 @@ _LOSSES = ("bce", "ranking")
 
 
 class LinkPrediction(Objective):
-    """Link prediction: each target is a link with K negative pairs; a decoder scores pairs of the model's
-    output rows.
+    """Objective of link prediction. Each target is a link with K negative pairs, and a decoder scores pairs
+    of the model's output rows.
 
-    The labels of a mini-batch are [n, 1 + K, 2] int64: per link, the rows of its source and destination,
-    followed by the rows of K negative pairs. The scores are [vertices, C] rows.
+    The labels of a mini-batch are [n, 1 + K, 2] int64: for each link, the rows of its source and destination,
+    then those of its K negative pairs. The scores are rows [vertices, C].
 
     `decoder` is a name in `DECODERS`. `loss` is `bce`, the mean binary cross entropy of a link and its K
-    negative pairs, or `ranking`, the mean of log(1 + exp(negative - link)) over its K negative pairs (Rendle
-    et al., UAI 2009). Raises ValueError if the decoder or the loss is unknown.
+    negative pairs, or `ranking`, the mean of log(1 + exp(negative - link)) over the negative pairs (Rendle et
+    al., UAI 2009). Raises ValueError if the decoder or the loss is unknown.
     """
 
     name = "links"
@@ -251,12 +251,12 @@ class LinkPrediction(Objective):
         return {"links_above": counts.get("above", 0) / pairs if pairs else 0.0}
 
     def evaluate(self, scores: NDArray[Any], labels: Any) -> dict[str, float]:
-        """Return all metrics of one split; `labels` are `LinkQueries`."""
+        """Return all metrics of a split; `labels` are `LinkQueries`."""
         assert isinstance(labels, LinkQueries)
         return link_metrics(scores, labels, self.decoder.score)
 
     def _scores(self, rows: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the [n, 1 + K] scores of pairs of rows."""
-        # On every device, embedding sums gradients in a fixed order; indexing does not.
+        """Return the scores [n, 1 + K] of pairs of rows."""
+        # `embedding` sums gradients in a fixed order on every device, unlike indexing.
         look_up = torch.nn.functional.embedding
         return self.decoder.score(look_up(labels[..., 0], rows), look_up(labels[..., 1], rows))

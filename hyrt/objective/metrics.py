@@ -27,7 +27,7 @@ _LABELS: dict[str, tuple[int, str, str]] = {
 
 
 def _kind(value: Any) -> str:
-    """Return the letter of numpy's dtype kind for a tensor or array; "" for any other value."""
+    """Return the numpy dtype kind of a tensor or array; "" for any other value."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point():
             return "f"
@@ -38,7 +38,7 @@ def _kind(value: Any) -> str:
 
 
 def check_labels(labels: Any, kind: LabelKind) -> None:
-    """Raise ArgumentError if the labels are not an array or tensor of their kind."""
+    """Raise ArgumentError if the labels are not an array or a tensor that fits their kind."""
     ndim, letters, description = _LABELS[kind]
     if not _kind(labels) or _kind(labels) not in letters or labels.ndim != ndim:
         raise ArgumentError(f"labels is {show(labels)}: pass {description}")
@@ -55,9 +55,9 @@ def check_labels(labels: Any, kind: LabelKind) -> None:
 
 
 def check_scores(scores: Any, labels: Any, kind: LabelKind, weights: Any = None) -> None:
-    """Raise ArgumentError unless scores [n, C], labels of kind `kind` and weights ([n] or None) match.
+    """Raise ArgumentError unless scores [n, C], labels of kind `kind` and weights (None or [n]) match.
 
-    Scores and labels must both be tensors or both be arrays.
+    Scores and labels must be either both tensors or both arrays.
     """
     check_labels(labels, kind)
     if _kind(scores) != "f" or isinstance(scores, torch.Tensor) != isinstance(labels, torch.Tensor):
@@ -74,7 +74,7 @@ def check_scores(scores: Any, labels: Any, kind: LabelKind, weights: Any = None)
                 f"the model returns {scores.shape[1]} scores per target, but each target has "
                 f"{labels.shape[1]} {noun}: return one score per {noun[:-1]}"
             )
-    # On other devices, reading the values would wait for all queued work.
+    # On other devices, reading the values would have to wait for all queued work.
     elif len(labels) and (not isinstance(labels, torch.Tensor) or labels.device.type == "cpu"):
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= scores.shape[1]:
@@ -89,7 +89,7 @@ def check_scores(scores: Any, labels: Any, kind: LabelKind, weights: Any = None)
 
 
 def objective_error(name: str, problem: str) -> ConfigError:
-    """Return a ConfigError that names the objective and the distribution that declares it."""
+    """Return a ConfigError with the name of the objective and the distribution that declares it."""
     return ConfigError(f"{OBJECTIVES.describe(name)}: {problem}")
 
 
@@ -116,7 +116,7 @@ def check_loss(objective: Objective, loss: Any) -> torch.Tensor:
 
 
 def check_numbers(name: str, method: str, values: Any) -> dict[str, float]:
-    """Return the values that a method returned, as Python numbers by name; raise ConfigError for other
+    """Return the result of an objective's method as Python numbers by name; raise ConfigError if it has other
     values.
     """
     if not isinstance(values, Mapping):
@@ -136,7 +136,7 @@ def check_numbers(name: str, method: str, values: Any) -> dict[str, float]:
 
 
 def check_class_weights(name: str, weights: Any, num_classes: int) -> NDArray[np.float32] | None:
-    """Return the class weights as contiguous float32, or None; raise ConfigError if they are invalid."""
+    """Return class weights as contiguous float32, or None; raise ConfigError if they are invalid."""
     if weights is None:
         return None
     is_array = isinstance(weights, np.ndarray) and weights.dtype.kind in "iuf"
@@ -154,12 +154,12 @@ def check_class_weights(name: str, weights: Any, num_classes: int) -> NDArray[np
 
 Array = NDArray[Any]
 
-# Limits the float64 copy of the scores to a few megabytes for hundreds of classes.
+# Number of rows per chunk, which limits the float64 copy of the scores to a few megabytes.
 _ROWS_AT_ONCE = 16384
 
 
 def accuracy(scores: Array, labels: Array) -> float:
-    """Return the fraction of rows whose highest score is at the label; the first of equal scores counts."""
+    """Return the fraction of rows whose label has the highest score; the first of equal scores counts."""
     check_scores(scores, labels, "classes")
     if not len(labels) or np.isnan(scores).any():
         return float("nan")
@@ -167,25 +167,25 @@ def accuracy(scores: Array, labels: Array) -> float:
 
 
 def macro_f1(scores: Array, labels: Array) -> float:
-    """Return the mean one-vs-rest F1 over classes, in 0..1; the highest score is the prediction.
+    """Return the mean F1 (0 to 1) of each class against all others; the highest score is the prediction.
 
-    Classes that occur neither as a label nor as a prediction are excluded.
+    Classes without any label or prediction are excluded.
     """
     check_scores(scores, labels, "classes")
     if np.isnan(scores).any():
         return float("nan")
     predicted, num_classes = scores.argmax(axis=1), scores.shape[1]
     hits = np.bincount(labels[predicted == labels], minlength=num_classes)
-    # 2 TP + FP + FN: every row counts once for its label and once for its prediction.
+    # 2 TP + FP + FN: each row counts once for its label and once for its prediction.
     counted = np.bincount(labels, minlength=num_classes) + np.bincount(predicted, minlength=num_classes)
     present = counted > 0
     return float(np.mean(2 * hits[present] / counted[present])) if present.any() else float("nan")
 
 
 def confusion_matrix(scores: Array, labels: Array) -> NDArray[np.int64]:
-    """Return [C, C] counts: entry (i, j) is the number of rows with label i and their highest score at j.
+    """Return counts [C, C]: entry (i, j) counts rows with label i whose highest score is at j.
 
-    The first of equal scores counts. Rows with an unknown label (-1) or a NaN score are not counted.
+    If scores are equal, the first one counts. Rows with an unknown label (-1) or a NaN score are not counted.
     """
     classes = scores.shape[1]
     known = (labels >= 0) & ~np.isnan(scores).any(1)
@@ -194,10 +194,10 @@ def confusion_matrix(scores: Array, labels: Array) -> NDArray[np.int64]:
 
 
 def log_odds(scores: Array) -> NDArray[np.float64]:
-    """Return the [n, C] log-odds of each class against all other classes.
+    """Return the log-odds [n, C] of each class against all other classes.
 
     Log-odds order rows like the softmax, but without its rounding near 0 and 1. For two classes, column 1 is
-    the difference of the scores. Non-finite scores may give NaN.
+    the difference of the scores. Scores that are not finite may give NaN.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         shifted = scores.astype(np.float64)
@@ -205,17 +205,17 @@ def log_odds(scores: Array) -> NDArray[np.float64]:
         exponentials = np.exp(shifted)
         highest = exponentials.argmax(1)[:, None]
         others = exponentials.sum(1, keepdims=True) - exponentials
-        # The subtraction above would cancel for the highest class.
+        # For the highest class, the subtraction above would cause cancellation.
         np.put_along_axis(exponentials, highest, 0, axis=1)
         np.put_along_axis(others, highest, exponentials.sum(1, keepdims=True), axis=1)
         return np.asarray(shifted - np.log(others), np.float64)
 
 
 def roc_auc(scores: Array, labels: Array) -> float:
-    """Return the probability that a row of class 1 scores above a row of class 0; ties count half.
+    """Return the probability that a row of class 1 has a higher score than a row of class 0; ties count half.
 
-    Computed exactly as the area under the ROC curve, from the Mann-Whitney statistic in integers. NaN if any
-    of the [n] scores is NaN. Raises ValueError unless the [n] integer labels are exactly the classes 0 and 1.
+    This is the exact area under the ROC curve, from the Mann-Whitney statistic in integers. NaN if any of the
+    [n] scores is NaN. Raises ValueError unless the [n] integer labels are exactly the classes 0 and 1.
     """
     classes = np.unique(labels)
     if not np.array_equal(classes, (0, 1)):
@@ -231,10 +231,10 @@ def roc_auc(scores: Array, labels: Array) -> float:
 
 
 def cross_entropy(scores: Array, labels: Array) -> float:
-    """Return the mean of -log softmax(scores)[label] in nats, in float64; NaN if any score is infinite."""
+    """Return the mean of -log softmax(scores)[label] in nats, as float64; NaN if any score is infinite."""
     check_scores(scores, labels, "classes")
     total = 0.0
-    # Scores of a diverged model are infinite, or so far apart that a probability is 0.
+    # If a model has diverged, scores are infinite, or differ so much that a probability is 0.
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         for start in range(0, len(labels), _ROWS_AT_ONCE):
             rows = scores[start : start + _ROWS_AT_ONCE].astype(np.float64)
@@ -247,14 +247,14 @@ def cross_entropy(scores: Array, labels: Array) -> float:
 
 
 def classification_metrics(scores: Array, labels: Array) -> dict[str, float]:
-    """Return all metrics of a split: `accuracy`, `macro_f1`, `loss`, and `roc_auc` if two classes occur."""
+    """Return all metrics of a split: `accuracy`, `macro_f1`, `loss`, and for two classes `roc_auc`."""
     metrics = {
         "accuracy": accuracy(scores, labels),
         "macro_f1": macro_f1(scores, labels),
         "loss": cross_entropy(scores, labels),
     }
     if scores.shape[1] == 2 and len(np.unique(labels)) == 2:
-        # The margin orders rows like the probability of class 1, but without its rounding near 0 and 1.
+        # The difference orders rows like the probability of class 1, but without its rounding near 0 and 1.
         with np.errstate(invalid="ignore"):
             margins = scores[:, 1].astype(np.float64) - scores[:, 0]
         metrics["roc_auc"] = roc_auc(margins, labels)
@@ -262,7 +262,7 @@ def classification_metrics(scores: Array, labels: Array) -> dict[str, float]:
 
 
 def check_weights(weights: Any) -> None:
-    """Raise ValueError unless class weights are `none`, `balanced`, or non-negative numbers that are not all
+    """Raise ValueError unless class weights are `none`, `balanced`, or non-negative numbers, not all of them
     0.
     """
     if isinstance(weights, str):
@@ -280,9 +280,9 @@ def check_weights(weights: Any) -> None:
 
 
 def scale_class_weights(weights: Array, labels: Array) -> NDArray[np.float32]:
-    """Scale class weights [C] to mean 1 over the targets, so that the loss of all targets is a weighted mean.
+    """Scale class weights [C] to mean 1 over the targets, which makes the total loss a weighted mean.
 
-    Returns float32. Raises ConfigError if every target has weight 0.
+    Returns float32. Raises ConfigError if the weights of all targets are 0.
     """
     mean = float(np.mean(weights[labels])) if len(labels) else 1.0
     if not mean:
@@ -291,7 +291,7 @@ def scale_class_weights(weights: Array, labels: Array) -> NDArray[np.float32]:
 
 
 def balanced_class_weights(labels: Array, num_classes: int) -> NDArray[np.float32]:
-    """Return [C] float32 class weights: inverse to the class frequency, with mean 1 over the targets.
+    """Return class weights [C] float32 that are inverse to class frequencies, with mean 1 over the targets.
 
     A class that does not occur has weight 0.
     """
@@ -308,14 +308,14 @@ def f1_from_counts(hits: float, wrong: float, missed: float) -> float:
 
 
 def micro_f1(counts: Mapping[str, float]) -> float:
-    """Return the F1 over all labels of all targets, from the counts `hits`, `wrong` and `missed`."""
+    """Return F1 over all labels of all targets, computed from the counts `hits`, `wrong` and `missed`."""
     return f1_from_counts(counts.get("hits", 0), counts.get("wrong", 0), counts.get("missed", 0))
 
 
 def f1_scores(scores: Array, labels: Array) -> tuple[float, float]:
     """Return micro and macro F1.
 
-    Macro F1 is the mean F1 over labels; labels without any positive target or prediction are excluded.
+    Macro F1 is the mean F1 over labels, without labels that have no positive target or prediction.
     """
     if np.isnan(scores[labels >= 0]).any():
         return float("nan"), float("nan")
@@ -331,9 +331,9 @@ def f1_scores(scores: Array, labels: Array) -> tuple[float, float]:
 
 
 def average_precision(scores: Array, labels: Array) -> float:
-    """Return the sum of precision times recall gain over all distinct scores, in descending order.
+    """Return the sum of precision times increase in recall over all distinct scores, in descending order.
 
-    NaN if any of the [n] scores is NaN, or if no label is 1.
+    The result is NaN if any of the [n] scores is NaN, or if no label is 1.
     """
     positives = int(np.count_nonzero(labels == 1))
     if not positives or np.isnan(scores).any():
@@ -347,9 +347,9 @@ def average_precision(scores: Array, labels: Array) -> float:
 
 
 def binary_cross_entropy(scores: Array, labels: Array) -> float:
-    """Return the mean of -log(sigmoid probability of the label) over known labels, in nats.
+    """Return the mean of -log(sigmoid probability of the label) over all known labels, in nats.
 
-    An infinite score has loss 0 if it is right, and infinite loss if it is wrong.
+    If a score is infinite, its loss is 0 if the score is right, and infinite if it is wrong.
     """
     known = labels >= 0
     z, y = scores[known].astype(np.float64), labels[known]
@@ -362,7 +362,7 @@ def binary_cross_entropy(scores: Array, labels: Array) -> float:
 def multilabel_metrics(scores: Array, labels: Array) -> dict[str, float]:
     """Return all metrics of a split: `micro_f1`, `macro_f1`, `mean_average_precision`, `roc_auc` and `loss`.
 
-    The average precision is averaged over labels with a positive target, the ROC AUC over labels with both
+    Average precision is averaged over labels with a positive target, and ROC AUC over labels that have both
     positive and negative targets.
     """
     check_scores(scores, labels, "flags")
@@ -385,27 +385,27 @@ def multilabel_metrics(scores: Array, labels: Array) -> dict[str, float]:
 
 
 def r2_score(scores: Array, labels: Array) -> float:
-    """Return R2 of one column, [n] float64: 1 - (sum of squared errors) / (sum of squared deviations).
+    """Return R2 of a column [n], as float64: 1 - (sum of squared errors) / (sum of squared deviations).
 
     NaN for fewer than two rows. If all labels are equal, R2 is 1 if all scores equal them, otherwise 0.
     """
     if len(labels) < 2:
         return float("nan")
     error = float(np.sum((labels - scores) ** 2))
-    # The mean of equal labels is rounded, so their deviation would not be exactly 0.
+    # The mean of equal labels is rounded, so their deviations from it may not be exactly 0.
     if labels.min() == labels.max():
         return error if np.isnan(error) else float(error == 0)
     return 1 - error / float(np.sum((labels - labels.mean()) ** 2))
 
 
 def regression_metrics(scores: Array, labels: Array) -> dict[str, float]:
-    """Return all metrics of a split: `mse` and `mae` over all known values; `r2` averaged over columns."""
+    """Return all metrics of a split: `mse` and `mae` of all known values, and the mean `r2` of columns."""
     check_scores(scores, labels, "numbers")
     known = ~np.isnan(labels)
     if not known.any():
         return dict.fromkeys(("mse", "mae", "r2"), float("nan"))
     x, y = scores.astype(np.float64), labels.astype(np.float64)
-    # Scores of a diverged model are infinite.
+    # If a model has diverged, scores are infinite.
     with np.errstate(invalid="ignore", over="ignore"):
         errors = (x - y)[known]
         column_scores = [
@@ -419,6 +419,6 @@ def regression_metrics(scores: Array, labels: Array) -> dict[str, float]:
 
 
 def mean_known_entries(known: NDArray[np.bool_]) -> float | None:
-    """Return the mean number of known entries per target for a mask [n, K]; None if all are unknown."""
+    """Return the mean number of known entries per target in a mask [n, K]; None if all are unknown."""
     entries = int(np.count_nonzero(known))
     return entries / len(known) if entries else None

@@ -1,4 +1,4 @@
-"""Multi-label objective: K independent labels per target, binary cross entropy."""
+"""Multi-label objective: K independent labels per target, with binary cross entropy."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from hyrt.objective.objective import Objective
 
 
 class MultiLabel(Objective):
-    """Binary cross entropy of each label; a score above 0 is a positive prediction.
+    """Objective with binary cross entropy of each label. A score above 0 is a positive prediction.
 
-    A target's loss is the sum over its known labels, divided by the mean number of known labels per training
-    target. Averaged over all targets, this is the mean over all known labels.
+    The loss of a target is the sum over its known labels, divided by the mean number of known labels per
+    training target. Its average over all targets is therefore the mean over all known labels.
 
-    `class_weights` weight the loss where a label is 1: `balanced` is the number of negative training targets
-    divided by the number of positive ones; a list has one weight per label. Raises ValueError if they are
-    invalid.
+    `class_weights` multiply the loss of labels that are 1. With `balanced`, the weight is the number of
+    negative training targets divided by the number of positive ones. A list has one weight per label. Raises
+    ValueError if the weights are invalid.
     """
 
     name = "multilabel"
@@ -55,7 +55,7 @@ class MultiLabel(Objective):
             return fitted
         if self._class_weights == "balanced":
             num_positive = np.count_nonzero(labels == 1, axis=0)
-            # A label without positive training targets would get an infinite, useless weight.
+            # A label without positive training targets would have an infinite and useless weight.
             weights = np.where(
                 num_positive > 0, np.count_nonzero(labels == 0, axis=0) / np.maximum(num_positive, 1), 1.0
             )

@@ -21,91 +21,91 @@ if TYPE_CHECKING:
 
 
 class Objective(ABC):
-    """Training objective; subclasses are declared in the entry-point group `hyrt.objectives`.
+    """Training objective. Subclasses are declared in the entry-point group `hyrt.objectives`.
 
     Trainers compute the loss sum and the counts of their mini-batches. The synchronizer adds both over all
-    trainers, and divides the loss sum once by the sum of all normalizers (`MiniBatch.normalizer`). Both must
+    trainers, then divides the loss sum by the sum of all normalizers (`MiniBatch.normalizer`). Both must
     therefore be sums over targets: the term of a target must not depend on other targets of its mini-batch.
 
-    The constructor takes the options of `train.objective_options` as keyword arguments, and also
-    `class_weights` and `label_smoothing` if `train` sets them. It raises TypeError or ValueError for invalid
-    options.
+    The constructor gets the options of `train.objective_options` as keyword arguments, and also
+    `class_weights` and `label_smoothing` if `train` sets them. It raises TypeError or ValueError if an option
+    is invalid.
     """
 
     name: ClassVar[str]
-    """Name in the entry-point group."""
+    """Name of the objective in the entry-point group."""
     labels: ClassVar[TargetKind] = "classes"
     """Kind of the labels: `classes` ([n] int64), `flags` ([n, K] int8 of 0 and 1, -1 for unknown) or
     `numbers` ([n, K] float32, NaN for unknown). `links` is reserved for `hyrt.objective`.
     """
     counts: ClassVar[tuple[str, ...]] = ("targets",)
-    """Keys of the result of `count`; they include `targets`, the number of targets."""
+    """Keys of the result of `count`, which must include `targets`, the number of targets."""
     metrics: ClassVar[tuple[str, ...]]
-    """Metrics from `evaluate` that may select the best epoch (`train.metric`); `auto` uses the first."""
+    """Metrics of `evaluate` that may select the best epoch (`train.metric`); `auto` selects the first."""
     lowest_is_best: ClassVar[tuple[str, ...]] = ()
-    """Metrics whose lowest value is best; for all other `metrics`, the highest is best."""
+    """Metrics for which the lowest value is best. For all other `metrics`, the highest value is best."""
 
     @abstractmethod
     def loss_sum(
         self, scores: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
     ) -> torch.Tensor:
-        """Return the sum of the targets' losses, each multiplied by its weight.
+        """Return the sum of the losses of all targets, each multiplied by the target's weight.
 
-        Runs on the trainer's torch device under autograd, or on the host if the device uses its own kernels.
+        Runs on the trainer's torch device under autograd, or on the host if the device has its own kernels.
 
         Parameters
         ----------
         scores
-            [n, C] float32, the model output for the targets.
+            Scores [n, C] float32, which are the model output for the targets.
         labels
             Labels of the targets, in the format of the class attribute `labels`.
         weights
-            [n] float32; None if each weight is 1.
+            Weights of the targets [n], float32; None if all are 1.
 
         Returns
         -------
-        A scalar that is differentiable with respect to `scores`.
+        Scalar that is differentiable with respect to `scores`.
         """
 
     @abstractmethod
     def count(self, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, int | torch.Tensor]:
-        """Count over the targets, with the keys `counts`.
+        """Compute counts over the targets, with the names in `counts` as keys.
 
         Parameters
         ----------
         scores
-            [n, C] float32, without gradient.
+            Scores [n, C], float32, without gradient.
         labels
             Labels of the targets.
 
         Returns
         -------
-        Numbers, or scalar tensors on the device of `scores` (to avoid waiting for the device). Integers are
-        transferred exactly up to 2^31 - 1.
+        Numbers, or scalar tensors on the device of `scores`, which avoid waiting for the device. Integers up
+        to 2^31 - 1 are transferred exactly.
         """
 
     @abstractmethod
     def training_metrics(self, counts: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics of training steps from counts summed over all trainers; counts may be 0."""
+        """Return the metrics of training steps from counts that are summed over all trainers and may be 0."""
 
     @abstractmethod
     def evaluate(self, scores: NDArray[Any], labels: Any) -> dict[str, float]:
-        """Return all metrics of one split.
+        """Return all metrics of a split.
 
         Parameters
         ----------
         scores
-            [n, C] float32.
+            Scores [n, C], float32.
         labels
             Labels of the vertices, in the format of the class attribute `labels`.
         """
 
     def fit_to_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
-        """Return the objective fitted to the training targets: itself, or a copy with statistics of the
-        labels.
+        """Return the objective fitted to the training targets: the objective itself, or a copy with
+        statistics of the labels.
 
-        Called once per run, before the sampler is built and the devices load the model. Every rank passes the
-        labels of the whole run.
+        This is called once per run, before the sampler is built and before devices load the model. Every rank
+        passes the labels of the whole run.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class Objective(ABC):
         return self
 
     def num_scores(self, num_classes: int) -> int | None:
-        """Return the minimum number of scores per target that a model must return; None for any number.
+        """Return the minimum number of scores per target that a model must return; None for any.
 
         Parameters
         ----------
@@ -128,49 +128,49 @@ class Objective(ABC):
 
     @property
     def scores_pairs(self) -> bool:
-        """Return whether the loss needs pairs of vertices, so that all targets' scores are computed first."""
+        """Return whether the loss scores pairs of vertices, which needs the rows of all targets first."""
         return self.labels == "links"
 
     @property
     def is_plain_classification(self) -> bool:
-        """Return whether loss and counts are the softmax cross entropy that devices with their own kernels
-        implement.
+        """Return whether loss and counts are those of softmax cross entropy, which devices with their own
+        kernels implement.
         """
         return False
 
     def metric_problem(self, metric: str, labels: Any, num_classes: int) -> str:
-        """Return why a metric cannot select the best epoch, with the remedy; "" if it can.
+        """Return why a metric cannot select the best epoch, and the remedy; "" if it can.
 
         Parameters
         ----------
         metric
-            One of the `metrics`.
+            Name in `metrics`.
         labels
-            Labels of the validation vertices; may be empty.
+            Labels of the validation vertices, possibly empty.
         num_classes
             Number of classes of the dataset.
         """
         return ""
 
     def class_weights(self, labels: NDArray[Any], num_classes: int) -> NDArray[np.float32] | None:
-        """Return the weights of targets by class; samplers forward them as `MiniBatch.target_weights`.
+        """Return the weight of each class; samplers pass target weights on as `MiniBatch.target_weights`.
 
         Parameters
         ----------
         labels
-            [n] integer labels of the training targets.
+            Integer labels [n] of the training targets.
         num_classes
             Number of classes of the dataset.
 
         Returns
         -------
-        [num_classes] float32 with mean 1 over the training targets; None if all targets have equal weight.
+        Weights [num_classes] float32 with mean 1 over the training targets; None if all weights are equal.
         """
         return None
 
 
 def sum_counts(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Add the counts of several mini-batches by name."""
+    """Add up the counts of several mini-batches by name."""
     total: dict[str, float] = {}
     for each in counts:
         for name, value in each.items():
@@ -187,12 +187,12 @@ DEFAULT_OBJECTIVES: dict[LabelKind, str] = {
     "flags": "multilabel",
     "numbers": "regression",
 }
-"""Objective that `auto` selects, by kind of labels."""
+"""Objective that `auto` selects for each kind of labels."""
 
 
 def find_objective(name: str) -> type[Objective]:
-    """Load the objective class of a name; raises the errors of `EntryPointGroup.load_class`."""
-    # Deferred, because reading settings must not import numpy.
+    """Load the objective class with a name; raise the errors of `EntryPointGroup.load_class`."""
+    # Import this late, because reading settings must not import numpy.
     from hyrt.graph.labels import LABEL_SHAPES
 
     kind = OBJECTIVES.load_class(name, Objective)  # type: ignore[type-abstract]
@@ -215,11 +215,11 @@ def find_objective(name: str) -> type[Objective]:
 
 
 def build_objective(name: str, options: Mapping[str, Any], labels: NDArray[Any] | None = None) -> Objective:
-    """Build an objective by its declared name, or by the kind of labels if the name is `auto`.
+    """Build an objective by its declared name, or by the kind of the labels if the name is `auto`.
 
-    `options` are keyword arguments of its constructor. Without a dataset, `labels` is None and `auto` is
+    `options` are keyword arguments of the constructor. Without a dataset, `labels` is None and `auto` selects
     `classification`. Raises ConfigError or PluginConflictError if the objective cannot be found, rejects its
-    options, or trains for another kind of labels.
+    options, or does not support the kind of labels.
     """
     from hyrt.graph.labels import LABEL_SHAPES, get_label_kind
 
@@ -252,10 +252,10 @@ def _accepts_keyword(kind: type[Objective], option: str) -> bool:
 
 
 def check_metric(name: str, metric: str) -> None:
-    """Check that an objective exists and has the metric that selects the best epoch (or `auto`).
+    """Check that an objective exists and has the metric (or `auto`) that selects the best epoch.
 
-    For objective `auto`, any of the possible objectives may have the metric. Raises ConfigError or
-    PluginConflictError if the objective cannot be found or lacks the metric.
+    If the objective is `auto`, it suffices that one of the possible objectives has the metric. Raises
+    ConfigError or PluginConflictError if the objective cannot be found or lacks the metric.
     """
     if name == AUTO_OBJECTIVE:
         kinds = [

@@ -1,4 +1,4 @@
-"""Regression objective: K values per target, squared or absolute error."""
+"""Regression objective: K values per target, with squared or absolute error."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hyrt.objective.objective import Objective
 
 
 class Regression(Objective):
-    """Mean squared (`loss="mse"`) or mean absolute error (`"mae"`); the scores are the predictions.
+    """Objective with mean squared (`loss="mse"`) or absolute error (`"mae"`). The scores are the predictions.
 
-    A target's loss is the sum over its known values, divided by the mean number of known values per training
-    target. Averaged over all targets, this is the mean over all known values. Raises ValueError for another
-    `loss`.
+    The loss of a target is the sum over its known values, divided by the mean number of known values per
+    training target. Its average over all targets is therefore the mean over all known values. Raises
+    ValueError if `loss` is neither.
     """
 
     name = "regression"
@@ -52,7 +52,7 @@ class Regression(Objective):
     def count(self, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, int | torch.Tensor]:
         check_scores(scores, labels, "numbers")
         errors = _errors(scores, labels)
-        # Some devices lack float64.
+        # Some devices do not support float64.
         errors = errors.double() if errors.device.type == "cpu" else errors
         return {
             "squared": errors.square().sum(),
@@ -81,6 +81,6 @@ class Regression(Objective):
 
 
 def _errors(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the [n, K] errors of the scores; 0 where the label is unknown."""
+    """Return the errors [n, K] of the scores; 0 for unknown labels."""
     unknown = labels.isnan()
     return torch.where(unknown, 0, scores - labels.masked_fill(unknown, 0))
