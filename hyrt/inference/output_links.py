@@ -28,6 +28,7 @@ from hyrt.runtime.workers import Workers
 _PAIRS_PER_WRITE = 1 << 12
 _ENDS = ("source", "target")
 _DELIMITERS = (",", ";", "\t", "|")
+_INTEGER = re.compile(r"(0|-?[1-9][0-9]*)([.,]0*)?")
 _NUMBER = re.compile(r"[-+]?\d+([.,]\d*)?")
 
 
@@ -114,16 +115,21 @@ def _is_header(row: list[str], types: tuple[str | None, str | None], graph: Grap
 def _numbers_of_names(names: set[str], vertex_type: str | None, graph: Graph) -> dict[str, int]:
     """Return the original vertex numbers of the known ids, limited to `vertex_type` if given."""
     names = names | {name.strip() for name in names}
+    integers = {name: found[1] for name in names if (found := _INTEGER.fullmatch(name))}
+    wanted = names | set(integers.values())
     with graph.names.read_ids() as ids:
         if ids is not None:
             kind = [] if vertex_type is None else [vertex_type]
-            return {
-                row[-1]: number
-                for number, row in enumerate(ids)
-                if row[-1] in names and row[:-1] in (kind, [])
-            }
-    plain = {text: int(text) for text in names if text.strip().isdecimal()}
-    return {text: number for text, number in plain.items() if number < graph.num_vertices}
+            numbers, are_integers = {}, True
+            for number, row in enumerate(ids):
+                if row[:-1] in (kind, []):
+                    are_integers = are_integers and (not integers or bool(_INTEGER.fullmatch(row[-1])))
+                    if row[-1] in wanted:
+                        numbers[row[-1]] = number
+            # As in an import, 3.0 is 3 only if all ids are integers.
+            equal = {name: numbers[text] for name, text in integers.items() if text in numbers}
+            return (equal if are_integers else {}) | {name: numbers[name] for name in names & numbers.keys()}
+    return {name: int(text) for name, text in integers.items() if 0 <= int(text) < graph.num_vertices}
 
 
 def write_named_pairs(path: Path, names: Sequence[Sequence[object]], scores: NDArray[np.float32]) -> None:

@@ -447,7 +447,7 @@ def read_edges(
     finally:
         if edges is not None:
             edges.close()
-    return edges, _named_types(types, edges), rows.names()
+    return edges, _named_types(types, edges, notes), rows.names()
 
 
 def _weights(piece: TableBatch, column: str, decimal: str, bad: RowProblems) -> Array:
@@ -475,18 +475,20 @@ def _types(piece: TableBatch, column: str, types: NameIndex, bad: RowProblems) -
     return numbers.astype(np.int32)
 
 
-def _named_types(types: NameIndex, edges: EdgeListBuilder) -> list[str]:
+def _named_types(types: NameIndex, edges: EdgeListBuilder, notes: ImportNotes) -> list[str]:
     """Replace the provisional type numbers by the final ones and return the type names.
 
     Types that are written as numbers keep them; other types are numbered in the order of their names.
     """
     if not types.num or not edges.num:
         return []
+    merged = notes.merge_integers("edge types", types)
+    notes.add_lookalikes("edge types", types)
     found = [name for block in types.blocks() for name in block]
     are_numbers = all(map(_is_type_number, found))
     names, places = sort_names(types)
     final = np.array([int(name) for name in found] if are_numbers else places, np.int32)
-    edges.renumber(EDGE_TYPE, final)
+    edges.renumber(EDGE_TYPE, final if merged is None else final[merged])
     return [] if are_numbers else names
 
 

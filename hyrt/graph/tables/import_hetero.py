@@ -103,7 +103,7 @@ def import_hetero_tables(
             edges, *_ = read_edges(edge_table, some, *ends, bad, notes, times, folder, dtype)
             lists.append(edges)
         bad.check()
-        gaps = _close_gaps(schema, ids, lists)
+        gaps = _close_gaps(schema, ids, lists, notes)
         parts = _parts(str(destination), schema, ids, lists, read)
         data, merged = assemble_dataset(str(destination), parts, _folder(scratch, "typed"))
         if any(edges.has_times for edges in lists):
@@ -152,7 +152,10 @@ def _ids(schema: HeteroImportSchema, name: str, read: VertexTableData | None) ->
 
 
 def _close_gaps(
-    schema: HeteroImportSchema, ids: dict[str, VertexIds], lists: list[EdgeListBuilder]
+    schema: HeteroImportSchema,
+    ids: dict[str, VertexIds],
+    lists: list[EdgeListBuilder],
+    notes: ImportNotes,
 ) -> list[str]:
     """Assign numbers to the ids of types that occur only in relations; return lines about unused ids."""
     ends = [(table.relation[0], table.relation[2]) for table in schema.relations]
@@ -160,7 +163,7 @@ def _close_gaps(
         num_references = sum(edges.num * both.count(name) for edges, both in zip(lists, ends, strict=True))
         check_consecutive(f"type {name!r}", type_ids, num_references)
     with_ids = [(edges, ids[first], ids[last]) for edges, (first, last) in zip(lists, ends, strict=True)]
-    return compact_ids(with_ids, ids)
+    return compact_ids(with_ids, ids, notes)
 
 
 def _parts(

@@ -6,6 +6,9 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hyrt.formatting import pluralize
 from hyrt.graph.tables.table_batch import TableBatch, count_nan, escaped
 from hyrt.graph.tables.vertex_ids import NameIndex
@@ -47,9 +50,29 @@ class ImportNotes:
     def add_line(self, line: str) -> None:
         self._lines.append(line)
 
+    def merge_integers(self, kind: str, names: NameIndex) -> NDArray[np.int64] | None:
+        """Spell 3.0 as 3 if all names are integers; return the new number of each name, None if unchanged."""
+        if (merged := names.merge_integers()) is None:
+            return None
+        numbers, changed = merged
+        self._lines.append(f"{kind}: {changed:,} of {len(numbers):,} are written like 3.0 and read as 3")
+        return numbers
+
     def add_lookalikes(self, kind: str, names: NameIndex) -> None:
-        """Note names that look like others, for example with spaces in quotes or decomposed accents."""
-        self._add_pairs(kind, itertools.islice(names.find_lookalikes(), _SHOWN), "look the same")
+        """Note names that look like others: spaces in quotes, decomposed accents, or another spelling of a
+        number; and names that a spreadsheet has rounded.
+        """
+        self._add_pairs(f"some {kind}", itertools.islice(names.find_lookalikes(), _SHOWN), "look the same")
+        pairs, count = [], 0
+        for count, pair in enumerate(names.find_equal_numbers(), 1):
+            if count <= _SHOWN:
+                pairs.append(pair)
+        self._add_pairs(f"{kind}: {count:,} of {names.num:,}", pairs, "equal another one as numbers")
+        if rounded := names.count_rounded():
+            self._lines.append(
+                f"{kind}: {rounded:,} of {names.num:,} are written like 1.23457E+12, so a spreadsheet has "
+                "probably rounded them, and different ones became equal: export them again as text"
+            )
 
     def add_classes(self, classes: Sequence[str]) -> None:
         """Note class names that differ only by capital letters."""
@@ -59,13 +82,13 @@ class ImportNotes:
             for name in classes
             if first.setdefault(name.casefold(), name) != name
         ]
-        self._add_pairs("classes", pairs[:_SHOWN], "differ only in capitalization")
+        self._add_pairs("some classes", pairs[:_SHOWN], "differ only in capitalization")
 
     def _add_pairs(self, kind: str, pairs: Iterable[tuple[str, str]], problem: str) -> None:
         shown = ", ".join(f"{escaped(name)} and {escaped(other)}" for name, other in pairs)
         if shown:
             self._lines.append(
-                f"some {kind} {problem} ({shown}): if they are the same, spell them the same way in the file"
+                f"{kind} {problem} ({shown}): if they are the same, spell them the same way in the file"
             )
 
     def lines(self) -> Iterator[str]:

@@ -118,7 +118,7 @@ def import_tables(job: ImportJob[ImportSchema], report: ReportLine = lambda line
         if not edges.num or not ids.num_vertices:
             raise DataError(f"{edge_files.names[0]}: the edge table has no rows: pass a file with edges")
         check_consecutive(edge_files.names[0], ids, 2 * edges.num)
-        gaps = compact_ids([(edges, ids, ids)], {"": ids})
+        gaps = compact_ids([(edges, ids, ids)], {"": ids}, notes)
         count = ids.num_vertices
         built = _built(edges, count, schema.edges, edge_files, scratch)
         data = _dataset(str(destination), schema, vertices, count, built)
@@ -207,16 +207,22 @@ def _may_be_large(schema: ImportSchema, vertices: VertexTableData | None, files:
 
 
 def compact_ids(
-    lists: Sequence[tuple[EdgeListBuilder, VertexIds, VertexIds]], ids: Mapping[str, VertexIds]
+    lists: Sequence[tuple[EdgeListBuilder, VertexIds, VertexIds]],
+    ids: Mapping[str, VertexIds],
+    notes: ImportNotes,
 ) -> list[str]:
     """Assign numbers to the ids that occur in edges, unless a table or a count defines the ids.
 
-    `lists` has each edge list with the id mappings of its endpoints; `ids` has all id mappings by vertex
-    type. Returns lines about unused ids.
+    The names 3.0 and 3 get the same number if all names are integers. `lists` has each edge list with the
+    id mappings of its endpoints; `ids` has all id mappings by vertex type. Returns lines about unused ids.
     """
     lines = []
     new: dict[int, IdMapping] = {}
     for name, type_ids in ids.items():
+        label = f"ids of {name}" if name else "ids"
+        if isinstance(type_ids, StringIds) and type_ids.grows:
+            if (numbers := notes.merge_integers(label, type_ids.names)) is not None:
+                new[id(type_ids)] = IdMapping(0, numbers)
         if not isinstance(type_ids, IntegerIds) or type_ids.count is not None or type_ids.largest < 0:
             continue
         smallest, span = type_ids.smallest, type_ids.largest + 1 - type_ids.smallest
@@ -229,7 +235,6 @@ def compact_ids(
         )
         new[id(type_ids)] = IdMapping(smallest, type_ids.compact(pieces))
         if type_ids.num_vertices < span:
-            label = f"ids of {name}" if name else "ids"
             first = type_ids.first + smallest
             lines.append(
                 f"{label} between {first:,} and {first + span - 1:,} without edges are not vertices "

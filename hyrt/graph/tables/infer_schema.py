@@ -22,9 +22,15 @@ from hyrt.graph.tables.columns import (
 )
 from hyrt.graph.tables.read_vertices import SPLIT_WORDS
 from hyrt.graph.tables.schema import CsvDialect, EdgeTableSchema, ImportSchema, VertexTableSchema
-from hyrt.graph.tables.table_batch import are_times, has_codes, read_real_numbers, read_whole_numbers
+from hyrt.graph.tables.table_batch import (
+    are_times,
+    has_codes,
+    read_real_numbers,
+    read_strings,
+    read_whole_numbers,
+)
 from hyrt.graph.tables.table_files import TableFiles, TableSample, list_table_files, read_sample
-from hyrt.graph.tables.vertex_ids import SPARSE_FACTOR
+from hyrt.graph.tables.vertex_ids import SPARSE_FACTOR, spell_integers
 
 _IDS = ("id", "nodeid", "vertexid", "node", "vertex", "name", "key", "nid", "nr", "nummer", "kennung")
 _LABELS = ("label", "y", "class", "target", "category", "labels", "klasse")
@@ -365,13 +371,13 @@ def _decimal(sample: TableSample) -> str:
 
 def _find_id_column(sample: TableSample, edges: TableSample, source: str) -> str | None:
     """Return the column of distinct values with the most ids that edges use; None if there are too few."""
-    used_ids = set(map(str, edges.values(source)))
+    used_ids = set(_read_ids(edges, source))
     best, max_common = None, 0
     for number, (column, kind) in enumerate(sample.columns.items()):
         # Whole numbers in a later column are more likely a feature.
         if kind != "text" and (kind not in _WHOLE or number):
             continue
-        values = list(map(str, sample.values(column)))
+        values = _read_ids(sample, column)
         if len(set(values)) < len(values):
             continue
         common = len(used_ids.intersection(values))
@@ -379,6 +385,11 @@ def _find_id_column(sample: TableSample, edges: TableSample, source: str) -> str
         if common > max_common and 2 * common >= min(len(used_ids), len(values)):
             best, max_common = column, common
     return best
+
+
+def _read_ids(sample: TableSample, column: str) -> list[Any]:
+    ids: list[Any] = spell_integers(read_strings(sample.rows[column])[0]).to_pylist()
+    return ids
 
 
 def _first_id(samples: list[TableSample], table: VertexTableSchema) -> int | None:

@@ -7,7 +7,7 @@ import numpy as np
 from hyrt.runtime.numba_cache import nb
 from hyrt.runtime.rng import GOLDEN, mix64
 
-_MINUS, _ZERO, _NINE = 45, 48, 57
+_PLUS, _MINUS, _POINT, _ZERO, _NINE, _UPPER_E, _LOWER_E = 43, 45, 46, 48, 57, 69, 101
 _MAX_DIGITS = 18
 
 
@@ -202,6 +202,31 @@ def add_names(data, offsets, missing, slots, name_bytes, ends, num, out):  # typ
             num += 1
         out[i] = slots[slot]
     return num
+
+
+@_compile
+def find_odd_numbers(name_bytes, ends, is_odd):  # type: ignore[no-untyped-def]
+    """Mark the names that have the letters of a number, and a point, an exponent, a plus or a leading zero.
+
+    Returns whether there are any.
+    """
+    found = False
+    for number in range(len(is_odd)):
+        first, last = ends[number], ends[number + 1]
+        digits, others, is_number = 0, 0, True
+        for i in range(first, last):
+            letter = name_bytes[i]
+            if _ZERO <= letter <= _NINE:
+                others += letter == _ZERO and digits == 0 and i + 1 < last
+                digits += 1
+            elif letter in (_POINT, _PLUS, _LOWER_E, _UPPER_E):
+                others += 1
+            elif letter != _MINUS:
+                is_number = False
+                break
+        is_odd[number] = is_number and digits > 0 and (others > 0 or name_bytes[first] == _MINUS)
+        found |= is_odd[number]
+    return found
 
 
 @_compile

@@ -283,6 +283,9 @@ class _Reader:
 
     def finish(self) -> VertexTableData:
         order = self._order()
+        if self._named:
+            self._merge_ids()
+        classes_of_names = self._notes.merge_integers(f"{self._files.names[0]}: classes", self._class_names)
         self._notes.add_lookalikes("classes", self._class_names)
         if suspicious := self._doubtful.find_reasons():
             shown = format_reasons(
@@ -301,6 +304,8 @@ class _Reader:
         self._labels.clear()
         classes: list[str] = []
         if self._table.label_kind == "names" and self._label:
+            if classes_of_names is not None:
+                labels = np.where(labels < 0, -1, classes_of_names[labels])
             classes, places = sort_names(self._class_names)
             self._notes.add_classes(classes)
             labels = np.where(labels < 0, -1, places[labels] if len(places) else -1)
@@ -313,7 +318,7 @@ class _Reader:
         masks = None if split is None else (split == 0, split == 1, split == 2)
         ids: VertexIds
         if self._named:
-            ids = StringIds(self._names, grows=False)
+            ids = StringIds(self._names, grows=False, are_integers=self._names.read_integers() is not None)
         else:
             ids = IntegerIds(self._first, self._count, ".", self._count)
         columns = self._rows.names() if self._writer is not None else []
@@ -357,7 +362,19 @@ class _Reader:
         self._bad.check()
         return None if np.array_equal(order, np.arange(self._count)) else order
 
-    def _report_rows(self, rows: Array, ids: Array, problem: str, remedy: str) -> None:
+    def _merge_ids(self) -> None:
+        """Spell ids like 3.0 as integers if all ids are integers, and report ids that are then equal."""
+        numbers = self._notes.merge_integers(f"{self._files.names[0]}: ids", self._names)
+        if numbers is None:
+            return
+        repeated = np.flatnonzero(numbers <= np.maximum.accumulate(np.append(-1, numbers))[:-1])
+        ids = {row: self._names.name(numbers[row]) for row in repeated[:MAX_SHOWN].tolist()}
+        self._report_rows(
+            repeated, ids, "is the id of an earlier row, because 3.0 equals 3", "List each vertex only once"
+        )
+        self._bad.check()
+
+    def _report_rows(self, rows: Array, ids: Array | dict[int, str], problem: str, remedy: str) -> None:
         shown = rows[:MAX_SHOWN]
         for row, place in zip(shown, self._files.locate_rows(shown), strict=True):
             self._bad.add_line(f"{place}, column {self._table.id!r}: {ids[row]} {problem}", remedy)

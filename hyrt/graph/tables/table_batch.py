@@ -249,8 +249,8 @@ def read_strings(column: Any) -> tuple[Any, Flags]:
         return column, missing
     if pa.types.is_floating(column.type):
         numbers, missing, bad = read_whole_numbers(column)
-        if not bad.any():
-            return pc.cast(pa.array(numbers, mask=missing), pa.string()), missing
+        whole = pc.cast(pa.array(numbers, mask=missing), pa.string())
+        return pc.if_else(pa.array(bad), pc.cast(column, pa.string()), whole), missing
     return pc.cast(column, pa.string()), missing
 
 

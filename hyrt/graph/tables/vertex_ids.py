@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +26,10 @@ from hyrt.graph.tables.table_batch import (
 NAME_BYTES = 56
 """Upper bound of the memory per name, without three times its length in bytes."""
 _MIN_NAMES = 1 << 12
+_MAX_ODD = 1 << 20
+"""Number of names whose spelling as numbers is compared, which takes about 10 s."""
 _PADDING = np.frombuffer(b" \t", np.uint8)
+_POINTS = np.frombuffer(b".,", np.uint8)
 
 
 def _as_seen(name: str) -> str:
@@ -87,6 +92,64 @@ class NameIndex:
                 if self.find(pa.array([seen], pa.string()), np.zeros(1, np.bool_))[0] >= 0:
                     yield name, seen
 
+    def find_equal_numbers(self) -> Iterator[tuple[str, str]]:
+        """Yield names that are another spelling of a number, such as 1.0, together with the name 1."""
+        import pyarrow as pa
+
+        for block in self._odd_numbers():
+            names = pa.array(block, pa.string())
+            plain = spell_numbers(names)
+            numbers = self.find(plain, np.zeros(len(plain), np.bool_))
+            for row in np.flatnonzero(numbers >= 0).tolist():
+                if block[row] != (spelled := plain[row].as_py()):
+                    yield block[row], spelled
+
+    def count_rounded(self) -> int:
+        """Return the number of names that a spreadsheet rounded to six digits, such as 1.23457E+12."""
+        return sum(_ROUNDED.fullmatch(name) is not None for block in self._odd_numbers() for name in block)
+
+    def _odd_numbers(self, rows: int = 1 << 16) -> Iterator[list[str]]:
+        """Yield the first names that look like numbers but may have a shorter spelling, in blocks."""
+        num_found = 0
+        for start in range(0, self.num, rows):
+            ends = self._ends[start : min(start + rows, self.num) + 1]
+            is_odd = np.zeros(len(ends) - 1, np.bool_)
+            if num_found < _MAX_ODD and name_kernels.find_odd_numbers(self._bytes, ends, is_odd):
+                num_found += int(is_odd.sum())
+                data, odd = self._bytes[ends[0] : ends[-1]].tobytes(), np.flatnonzero(is_odd)
+                bounds = zip((ends[odd] - ends[0]).tolist(), (ends[odd + 1] - ends[0]).tolist(), strict=True)
+                yield [data[first:last].decode() for first, last in bounds]
+
+    def read_integers(self) -> NDArray[np.int64] | None:
+        """Return the names as integers [num], with 3 for 3.0; None if some are not integers."""
+        ends = self._ends[: self.num + 1]
+        data = self._bytes[: ends[-1]]
+        decimal = "," if (data == ord(",")).any() else "."
+        values, bad = np.empty(self.num, np.int64), np.empty(self.num, np.bool_)
+        name_kernels.read_whole(data, ends, np.zeros(self.num, np.bool_), ord(decimal), values, bad)
+        return None if bad.any() else values
+
+    def merge_integers(self) -> tuple[NDArray[np.int64], int] | None:
+        """Spell all names as integers, i.e. 3.0 as 3, if all are integers.
+
+        Returns the new number [num] of each name, and the number of names with another spelling; None if no
+        name changes. Names in a mix of integers and others, such as the versions 1.0, 1.1 and 1.10, stay.
+        """
+        import pyarrow as pa
+
+        used = self._bytes[: self._ends[self.num]]
+        if not np.isin(used, _POINTS).any() or (values := self.read_integers()) is None:
+            return None
+        changed = sum("." in name or "," in name for block in self.blocks() for name in block)
+        merged, numbers = NameIndex(), np.empty(self.num, np.int64)
+        for start in range(0, self.num, 1 << 16):
+            part = slice(start, start + (1 << 16))
+            names = pa.array(values[part]).cast(pa.string())
+            numbers[part] = merged.add(names, np.zeros(len(names), np.bool_))
+        self.num, self._slots = merged.num, merged._slots
+        self._ends, self._bytes = merged._ends, merged._bytes
+        return numbers, changed
+
     def blocks(self, rows: int = 1 << 16) -> Iterator[list[str]]:
         """Yield all names in the order of their numbers, in blocks."""
         for start in range(0, self.num, rows):
@@ -111,6 +174,41 @@ class NameIndex:
             self._slots = np.empty(0, np.int64)
             self._slots = np.full(1 << int(2 * (self.num + names) - 1).bit_length(), -1, np.int64)
             name_kernels.fill_slots(self._bytes, self._ends, self.num, self._slots)
+
+
+def spell_numbers(names: Any) -> Any:
+    """Return strings [n] with the shortest decimal spelling of each number: 7 for 007, 1.1 for 1.10."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    plain = names
+    for pattern, replacement in _SHORTER:
+        plain = pc.replace_substring_regex(plain, pattern, replacement)
+    plain = pc.if_else(pc.match_substring_regex(names, r"^[-+]?[0-9]+([.][0-9]*)?$"), plain, names)
+    has_exponent = pc.match_substring_regex(names, r"^[-+]?[0-9]+([.][0-9]*)?[eE][-+]?[0-9]{1,2}$")
+    if not pc.any(has_exponent).as_py():
+        return plain
+    written = names.filter(has_exponent.fill_null(False)).to_pylist()
+    shorter = spell_numbers(pa.array([f"{Decimal(name):f}" for name in written], pa.string()))
+    return pc.replace_with_mask(plain, has_exponent.fill_null(False), shorter)
+
+
+def spell_integers(names: Any) -> Any:
+    """Return strings [n] with integers without a decimal point: 3 for 3.0."""
+    import pyarrow.compute as pc
+
+    return pc.replace_substring_regex(names, r"^(0|-?[1-9][0-9]*)[.,]0*$", r"\1")
+
+
+_SHORTER = (
+    ("^[+]", ""),
+    ("^(-?)0+([0-9])", r"\1\2"),
+    ("([.][0-9]*?)0+$", r"\1"),
+    ("[.]$", ""),
+    ("^-0$", "0"),
+)
+"""Replacements of regular expressions that shorten the spelling of a number."""
+_ROUNDED = re.compile(r"-?\d(\.\d{1,5})?E\+\d\d")
 
 
 Numbers = NDArray[np.int64]
@@ -247,6 +345,8 @@ class StringIds:
     names: NameIndex
     grows: bool
     """Whether unknown ids are new vertices, i.e. there is no vertex table."""
+    are_integers: bool = False
+    """Whether all ids of the vertex table are integers, so that 3.0 equals 3."""
 
     @property
     def num_vertices(self) -> int:
@@ -261,6 +361,8 @@ class StringIds:
             bad.add(piece, column, missing, "is not a valid id", _MISSING)
         if self.grows:
             return self.names.add(ids, missing)
+        if self.are_integers:
+            ids = spell_integers(ids)
         numbers = self.names.find(ids, missing)
         if unknown == "refuse":
             bad.add(
@@ -268,7 +370,7 @@ class StringIds:
                 column,
                 (numbers < 0) & ~missing,
                 "is not in the vertex table",
-                "Add these vertices to their table, or set edges.unknown in the schema to drop, which "
-                "removes their edges",
+                "Spell these ids as in the vertex table, add them to the table, or set edges.unknown in the "
+                "schema to drop, which removes their edges",
             )
         return numbers

@@ -707,3 +707,121 @@ def test_what_is_not_text_in_a_schema(line: str, says: str, tmp_path: Path) -> N
     (tmp_path / "s.yaml").write_text(f"edges: {{files: e.csv, {line}}}")
     with pytest.raises(ConfigError, match=says):
         read_schema(tmp_path / "s.yaml")
+
+
+WHOLE = [1_000_000_000, 7, 2_500_000_000]
+"""Ids that are too far apart for positions, so that they are names."""
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("first", ["{}", "{}.0", "{}.00"])
+@pytest.mark.parametrize("second", ["{}", "{}.0"])
+def test_three_point_zero_is_three_if_all_ids_are_integers(
+    first: str, second: str, ending: str, tmp_path: Path
+) -> None:
+    """In both ends of edges, in a second file, in the vertex table, and in types and classes."""
+    a, b, c = ids = [str(each) for each in WHOLE]
+    one = {"src": [first.format(a), second.format(b)], "dst": [second.format(b), first.format(c)]}
+    two = {"src": [second.format(c)], "dst": [first.format(a)]}
+    kinds = {"type": [first.format(5), second.format(5)]}
+    files = [
+        write(tmp_path / f"e.{ending}", one | kinds),
+        write(tmp_path / f"f.{ending}", two | {"type": [second.format(2)]}),
+    ]
+    graph, said = imported(*files)
+    assert names_of(tmp_path / "out", "ids.csv") == ids
+    assert named_edges(graph, ids) == sorted([(a, b), (b, c), (c, a)])
+    assert graph.topology.edge_types is not None
+    assert sorted(graph.topology.edge_types.tolist()) == [2, 5, 5]
+    text = "\n".join(said)
+    assert ("are written like 3.0 and read as 3" in text) == (first != "{}" or second != "{}")
+    labels = [first.format(3), second.format(9), second.format(3)]
+    nodes = {"id": [second.format(each) for each in (c, a, b)], "label": labels}
+    graph, _ = imported(*files, write(tmp_path / f"n.{ending}", nodes))
+    assert names_of(tmp_path / "out", "ids.csv") == [c, a, b]
+    assert named_edges(graph, [c, a, b]) == sorted([(a, b), (b, c), (c, a)])
+    assert names_of(tmp_path / "out", "classes.csv") == ["3", "9"]
+    assert graph.labels.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (
+            ["1.0", "1.10", "1.1", "1"],
+            "ids: 2 of 4 equal another one as numbers ('1.0' and '1', '1.10' and '1.1')",
+        ),
+        (["7", "007", "v1"], "ids: 1 of 3 equal another one as numbers ('007' and '7')"),
+        (["1000", "1e3", "-0.0", "0"], "ids: 2 of 4 equal another one as numbers ('1e3' and '1000', '-0.0'"),
+        (["3", "3.0", "3.0.1"], "ids: 1 of 3 equal another one as numbers ('3.0' and '3')"),
+        (
+            ["1.23457E+12", "a", "b"],
+            "ids: 1 of 3 are written like 1.23457E+12, so a spreadsheet has probably",
+        ),
+        (["1.0", "2.5", "3.0"], None),
+    ],
+)
+def test_numbers_among_other_ids_stay_as_they_are_written(
+    ids: list[str], said: str | None, tmp_path: Path
+) -> None:
+    edges = write(tmp_path / "e.csv", {"src": ids, "dst": [*ids[1:], ids[0]]})
+    schema = ImportSchema(ids="names", edges=EdgeTableSchema(files=["*"], source="src", target="dst"))
+    graph, lines = imported(edges, schema=schema)
+    assert names_of(tmp_path / "out", "ids.csv") == ids
+    assert named_edges(graph, ids) == sorted(zip(ids, [*ids[1:], ids[0]], strict=True))
+    found = [line for line in lines if "as numbers" in line or "rounded" in line]
+    assert len(found) == (said is not None)
+    assert not found or said in found[0]
+    assert not [line for line in lines if "read as 3" in line]
+
+
+def test_one_integer_in_two_rows_of_a_vertex_table_is_refused(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [9_000_000_000, 5], "dst": [5, 9_000_000_000]})
+    nodes = write(tmp_path / "n.csv", {"id": ["5", "9000000000", "5.0"], "label": [0, 1, 0]})
+    with pytest.raises(
+        DataError, match=r"n\.csv, line 4, column 'id': 5 is the id of an earlier row, because 3"
+    ):
+        imported(edges, nodes)
+    nodes = write(tmp_path / "n.csv", {"id": ["5", "9000000000", "5.5"], "label": [0, 1, 0]})
+    write(tmp_path / "e.csv", {"src": ["9000000000", "5.0"], "dst": ["5.5", "5"]})
+    schema = ImportSchema(
+        ids="names",
+        edges=EdgeTableSchema(files=["e.csv"], source="src", target="dst"),
+        vertices=VertexTableSchema(files=["n.csv"], id="id", label=["label"]),
+    )
+    with pytest.raises(DataError, match=r"'5\.0' is not in the vertex table(.|\n)*Spell these ids as in the"):
+        imported(edges, nodes, schema=schema)
+
+
+def test_integers_of_floats_do_not_depend_on_other_rows(tmp_path: Path) -> None:
+    """A batch with a fraction spells 1e15 as a batch without one does."""
+    for ending, ids in (("e", [1e15, 3.0, 0.5]), ("f", [1e15, 3.0, 1e15])):
+        write(tmp_path / f"{ending}.parquet", {"src": ids, "dst": [*ids[1:], ids[0]]})
+    schema = ImportSchema(ids="names", edges=EdgeTableSchema(files=["*"], source="src", target="dst"))
+    imported(tmp_path / "e.parquet", tmp_path / "f.parquet", schema=schema)
+    assert names_of(tmp_path / "out", "ids.csv") == ["1000000000000000", "3", "0.5"]
+
+
+def test_integers_of_a_type_are_merged_over_its_relations(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.csv", {"s": ["8000000000", "5.0"], "t": ["1.1", "1.10"]})
+    second = write(tmp_path / "b.csv", {"s": ["1.0", "1.1"], "t": ["8000000000.0", "5"]})
+    schema = {
+        "target_type": "user",
+        "types": {"user": {"ids": "names"}, "item": {"ids": "names"}},
+        "relations": [
+            {"relation": ["user", "buys", "item"], "files": ["a.csv"], "source": "s", "target": "t"},
+            {"relation": ["item", "suits", "user"], "files": ["b.csv"], "source": "s", "target": "t"},
+        ],
+    }
+    job = ImportJob([first, second], tmp_path / "out", HeteroImportSchema.model_validate(schema))
+    import_hetero_tables(job)
+    names = ["user 8000000000", "user 5", "item 1.1", "item 1.10", "item 1.0"]
+    assert names_of(tmp_path / "out", "ids.csv") == names
+    assert named_edges(open_graph(tmp_path / "out", check=True), names) == sorted(
+        [
+            ("user 8000000000", "item 1.1"),
+            ("user 5", "item 1.10"),
+            ("item 1.0", "user 8000000000"),
+            ("item 1.1", "user 5"),
+        ]
+    )

@@ -140,3 +140,35 @@ def test_tables_of_infer(shop: Path) -> None:
     run_here(*words, "test", "-o", "t.csv", cwd=shop)
     assert rows[0] == ["type", "id", "class"]
     assert [row[:2] for row in rows[1:]] == [["item", f"C-{i}"] for i in range(ITEMS)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "known", "unknown"),
+    [
+        # Integers, as names and as the numbers of the vertices: 3.0 is 3, but 007 is not 7.
+        (["9000000000", "7", "3"], ["9000000000.0", "7", "3.00"], ["007", "3.5", "1e1"]),
+        (["0", "1", "2"], ["0.0", "1", "2"], ["01", "1.5", "3", "-1", "\uff11"]),
+        # Versions: 1.0 is not 1.
+        (["1", "1.1", "1.10"], ["1", "1.1", "1.10"], ["1.0", "01.1"]),
+    ],
+)
+def test_numbers_of_pairs_are_read_as_an_import_reads_them(
+    ids: list[str], known: list[str], unknown: list[str], tmp_path: Path
+) -> None:
+    edges = zip(ids, [*ids[1:], ids[0]], strict=True)
+    (tmp_path / "e.csv").write_text("src,dst\n" + "".join(f"{u},{v}\n" for u, v in edges))
+    kind = "positions" if ids[0] == "0" else "names"
+    schema = f"ids: {kind}\nedges: {{files: e.csv, source: src, target: dst}}\n"
+    (tmp_path / "s.yaml").write_text(schema)
+    run_here("data", "import", "e.csv", "-o", "d", "--schema", "s.yaml", cwd=tmp_path)
+    settings = {"train": {"objective": "links"}, "links": {"candidates": 1, "val": 0.3, "test": 0.3}}
+    graph = link_graph(build_config(settings), hyrt.load(tmp_path / "d"))
+    file = tmp_path / "p.csv"
+    file.write_text("src,dst\n" + "".join(f"{name},{ids[0]}\n" for name in known))
+    pairs, names = read_named_pairs(file, graph)
+    assert pairs.tolist() == [[0, 0], [1, 0], [2, 0]]
+    assert [name for name, _ in names] == known
+    for name in unknown:
+        file.write_text(f"src,dst\n{name},{ids[0]}\n")
+        with pytest.raises(DataError, match=r"in line 2 \(source column\) is not a vertex id"):
+            read_named_pairs(file, graph)
