@@ -18,25 +18,25 @@ from typing import NoReturn
 
 
 class Terminated(SystemExit):
-    """A signal ends the process; the interrupted work has not failed."""
+    """Exit of a process that was ended by a signal; the interrupted work has not failed."""
 
     @classmethod
     def handle_signal(cls, number: int, frame: FrameType | None) -> NoReturn:
-        """Signal handler that exits with 128 + the signal's number."""
+        """Exit with 128 + the number of the signal (a signal handler)."""
         raise cls(128 + number)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C was pressed. In the command line, any other KeyboardInterrupt was raised without Ctrl-C."""
+    """Exception for Ctrl-C. Any other KeyboardInterrupt in the command line was raised without Ctrl-C."""
 
     @classmethod
     def handle_signal(cls, number: int, frame: FrameType | None) -> NoReturn:
-        """Signal handler that raises this exception."""
+        """Raise this exception (a signal handler)."""
         raise cls
 
 
 class StepInterrupted(BaseException):
-    """A run is stopped within a step whose partial work has been saved, which is not a failure."""
+    """Exception for a run that stops within a step whose completed part is saved; this is not a failure."""
 
 
 class HyrtError(Exception):
@@ -46,34 +46,34 @@ class HyrtError(Exception):
     is_multiline = False
     """Whether the message is a report of several lines."""
     peers_wait = False
-    """Whether other ranks, if a launcher has started any, wait for this rank to join."""
+    """Whether a launcher has started other ranks, which wait for this rank to join."""
 
     def __str__(self) -> str:
-        """Return the message in one line, unless it is a report; file names may contain line breaks."""
+        """Return the message in one line, unless it is a report. File names may contain line breaks."""
         text = super().__str__()
         return "\n".join(printable(line) for line in (text.split("\n") if self.is_multiline else [text]))
 
 
 class DataError(HyrtError):
-    """A dataset violates its schema: the message names file, key and first bad position."""
+    """Error in a dataset that violates its schema; the message has the file, key and first bad position."""
 
     exit_code = 2
 
 
 class DataWarning(UserWarning):
-    """A dataset contains data that is ignored, or nothing to learn."""
+    """Warning about data that is ignored, or from which nothing can be learned."""
 
 
 class SettingWarning(UserWarning):
-    """A setting has no effect, or is given under its former name."""
+    """Warning about a setting that has no effect, or is given under its former name."""
 
 
 class MachineWarning(UserWarning):
-    """The state of the machine makes hyrt slower than necessary."""
+    """Warning about the state of the machine, which makes hyrt slower than necessary."""
 
 
 class RunWarning(UserWarning):
-    """A warning of a run that continues, for runs without an event listener."""
+    """Warning of a run that continues, for runs without an event listener."""
 
 
 _PACKAGES = {"hyrt", "hyrt_devices", "hyrt_perfmodel", "hyrt_hls"}
@@ -92,10 +92,9 @@ def is_user_frame(frame: FrameType) -> bool:
 
 
 def user_warner(category: type[Warning]) -> Callable[[str], None]:
-    """Return a function that warns at the line of user code that is calling hyrt now.
+    """Return a function whose warnings refer to the line of user code that is calling hyrt now.
 
-    Any thread may call the function. If only libraries call hyrt, warnings refer to the innermost library
-    line.
+    Any thread may call the function. Without user code, warnings refer to the innermost line of a library.
     """
     frame: FrameType | None = sys._getframe(1)
     frames = []
@@ -119,64 +118,66 @@ def warn_user(text: str, category: type[Warning]) -> None:
 
 
 class DataWriteError(DataError):
-    """A dataset could not be written: the disk is full or read-only."""
+    """Error if a dataset cannot be written, because the disk is full or read-only."""
 
     exit_code = 1
 
 
 class ConfigError(HyrtError):
-    """A setting is unknown, of the wrong type or out of range."""
+    """Error for a setting that is unknown, of the wrong type or out of range."""
 
     exit_code = 2
 
 
 class ArgumentError(HyrtError, ValueError):
-    """An argument of a call has a wrong type, shape or range; the message names argument and remedy."""
+    """Error for an argument of a wrong type, shape or range. The message has the argument and the remedy."""
 
     exit_code = 2
 
 
 class HostMemoryError(HyrtError):
-    """Data beyond the host memory limit could not be written to a file: the disk is full or read-only."""
+    """Error if data beyond the host memory limit cannot be written to a file: the disk is full or
+    read-only.
+    """
 
 
 class CheckpointError(HyrtError):
-    """No checkpoint of a run can be read, or it belongs to another run."""
+    """Error if no checkpoint of a run can be read, or if it belongs to another run."""
 
     exit_code = 2
 
 
 class CheckpointWriteError(CheckpointError):
-    """A checkpoint could not be written: the disk is full or read-only. Earlier checkpoints are unchanged."""
+    """Error if a checkpoint cannot be written: disk full or read-only. Earlier checkpoints are unchanged."""
 
     exit_code = 1
 
 
 class DeviceUnavailableError(HyrtError):
-    """A requested device is not available; the message has the remedy."""
+    """Error if a requested device is not available. The message has the remedy."""
 
     exit_code = 2
 
 
 class UnsupportedModelError(HyrtError):
-    """A device cannot run a layer of the model; the message names both."""
+    """Error if a device cannot run a layer of the model. The message names both."""
 
     exit_code = 2
 
 
 class PluginConflictError(HyrtError):
-    """Two distributions declare the same name in one entry-point group, for example the same device kind."""
+    """Error if two distributions declare one name in an entry-point group, such as the same device kind."""
 
     exit_code = 2
 
 
 class DeviceOutOfMemoryError(HyrtError):
-    """A device could not store a mini-batch. With fewer targets it may fit.
+    """Error if a mini-batch does not fit on a device. With fewer targets it may fit.
 
     Parameters
     ----------
     message
-        Requested and available memory.
+        Message with the requested and available memory.
     remedy
         Remedy if fewer targets do not help; empty if smaller mini-batches or more memory help.
     """
@@ -187,23 +188,23 @@ class DeviceOutOfMemoryError(HyrtError):
 
 
 class DeviceFaultError(HyrtError):
-    """A device failed permanently; every later call on it raises this error again."""
+    """Error if a device has failed permanently. Every later call of the device raises it again."""
 
 
 class StageError(HyrtError):
-    """A pipeline stage failed; the message names stage, device and step, and the cause is chained."""
+    """Error of a pipeline stage. The message names stage, device and step, and the cause is chained."""
 
 
 class RankFailureError(StageError):
-    """Another rank of a distributed run has failed or cannot be reached; the message names the rank."""
+    """Error if another rank of a distributed run fails or cannot be reached; the message names the rank."""
 
 
 class StallError(HyrtError):
-    """The watchdog ended a run without progress."""
+    """Error of a run without progress, which the watchdog has ended."""
 
 
 class DivergenceError(HyrtError):
-    """A loss or a gradient is not finite; the step was not applied."""
+    """Error if a loss or a gradient is not finite. The optimizer step was not applied."""
 
 
 _SYSTEM_REMEDIES = {
@@ -234,7 +235,7 @@ def join_names(names: Iterable[str], word: str = "and") -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error as one line, with the name of the class unless it is an error of hyrt."""
+    """Return an error as one line, with the name of its class unless it is an error of hyrt."""
     if isinstance(error, HyrtError):
         return str(error)
     text = one_line(str(error))
@@ -243,7 +244,7 @@ def describe_error(error: BaseException) -> str:
 
 @contextmanager
 def convert_number_errors() -> Iterator[None]:
-    """Re-raise ValueError and ArithmeticError as ConfigError in a block that computes with numbers from the
+    """Convert ValueError and ArithmeticError to ConfigError in a block that computes with numbers of the
     user.
     """
     try:
@@ -257,9 +258,9 @@ def convert_number_errors() -> Iterator[None]:
 
 
 def escape_undecodable(name: str) -> str:
-    r"""Return a file name with non-UTF-8 bytes escaped as in a shell's `$'...'`: `b\xffd`.
+    r"""Return a file name with bytes that are not UTF-8 escaped as in `$'...'` of a shell: `b\xffd`.
 
-    Such bytes are lone surrogates in `name`, which cannot be printed.
+    In `name`, these bytes are lone surrogates, which cannot be printed.
     """
     return re.sub("[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", name)
 
@@ -275,7 +276,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return foreign text, such as an exception of a driver, as one printable line."""
+    """Return foreign text, such as the message of a driver's exception, as one printable line."""
     return " ".join(
         "".join(letter if letter.isprintable() else " " for letter in escape_undecodable(text)).split()
     )

@@ -1,4 +1,4 @@
-"""Formatting of numbers, sizes, durations and arrays for people."""
+"""Formatting of numbers, sizes, durations and arrays for display."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MAX_LETTERS = 80
 
 
 def parse_int(text: str) -> int | None:
-    """Parse a whole number; None if the text is not 1 to 18 digits from 0 to 9.
+    """Parse a whole number; return None unless the text consists of 1 to 18 digits from 0 to 9.
 
-    `int` would also accept digits of other scripts, underscores and blanks, and fails on more than 4,300
+    `int` would also accept digits of other scripts, underscores and blanks, and would fail on more than 4,300
     digits.
     """
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
@@ -39,7 +39,7 @@ def _brief(value: float) -> str:
 
 
 def pluralize(count: int, noun: str, plural: str = "") -> str:
-    """Format a count with its noun: `1 target`, `1,200 targets`; only irregular nouns need `plural`."""
+    """Format a count with its noun: `1 target`, `1,200 targets`. Only irregular nouns need `plural`."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
@@ -68,7 +68,7 @@ def format_duration(time_s: float) -> str:
 
 
 def format_milliseconds(time_s: float) -> str:
-    """Format milliseconds with three digits and without the unit, for a column: 0, 0.0250, 9.10, 1,240."""
+    """Format milliseconds with three digits and no unit, for a table column: 0, 0.0250, 9.10, 1,240."""
     return format_sig3(time_s * 1e3)
 
 
@@ -91,7 +91,7 @@ def format_brief_duration(time_s: float) -> str:
 
 
 def format_following_duration(time_s: float, other_s: float) -> str:
-    """Format a duration that follows another one, without the unit if both have the same unit."""
+    """Format the second of two durations, without its unit if the first duration has the same unit."""
     if other_s < _MILLISECONDS_BELOW_S:
         return format_brief_milliseconds(time_s)
     if other_s < _MINUTES_FROM_S and _HUNDREDTH_FROM_S <= time_s < _MINUTES_FROM_S:

@@ -135,7 +135,10 @@ class FeatureParallelLinear(ColumnShardedFeatures):
         return received.view(group.size, num, sent.shape[1]).sum(0)
 
     def pull(self, grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Compute the gradient of the weight in this rank's columns from the gradient of the product."""
+        """Compute the gradient of the weight in this rank's columns from the gradient of the product.
+
+        All ranks must call this at the same time.
+        """
         group = self.group
         counts = [len(rows_of_rank) for rows_of_rank in self.rows]
         sent = grad.detach().repeat(group.size, 1)

@@ -70,7 +70,10 @@ def build_feature_parallel_input(
     parameters: Sequence[torch.Tensor],
     placed: StepPlacement,
 ) -> FeatureParallelInput:
-    """Create the feature-parallel inputs of strategy p3; all ranks must call this at the same time."""
+    """Create the feature-parallel inputs of strategy p3; all ranks must call this at the same time.
+
+    Raises ConfigError if the model's first layer does not support feature parallelism.
+    """
     weight = feature_parallel_weight(prepared.model)
     aggregation = get_model_inputs(prepared.model).aggregation
     owners = column_owners(local_rows.rows.width, ranks.size, config.seed)

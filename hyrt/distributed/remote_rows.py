@@ -214,7 +214,10 @@ class FetchPlanner:
         return self._plan(needs.missing, needs.counts, self._purpose)
 
     def request_for_cache(self, vertices: NDArray[Any]) -> FetchPlan:
-        """Plan an exchange for the rows of distinct remote vertices [n], to cache them for the whole run."""
+        """Plan an exchange for the rows of distinct remote vertices [n], to cache them for the whole run.
+
+        All ranks must call this at the same time, before any step.
+        """
         return self._plan(*self.locations.group_by_owner(vertices), CACHE)
 
     def _plan(self, requested: NDArray[Any], requested_counts: list[int], purpose: str) -> FetchPlan:

@@ -30,7 +30,11 @@ def store_host_name() -> str:
 
 
 def connect_store(timeout_s: float, store_host: str) -> tuple[Any, int, int]:
-    """Connect to the store that the environment specifies; return it, this rank and the number of ranks."""
+    """Connect to the store that the environment specifies; return it, this rank and the number of ranks.
+
+    `store_host` is the result of `store_host_name`. Raises RankFailureError if the store cannot be reached or
+    hosted within `timeout_s` seconds.
+    """
     outcome: list[tuple[Any, int, int] | Exception] = []
 
     def connect() -> None:

@@ -177,8 +177,9 @@ class DeviceRelay:
 
 
 class RelayedRows:
-    """Reader of one device's rows from the host or its predecessor, which publishes them for its
-    successor.
+    """Reader of a device's rows, from the host or from its predecessor; publishes rows for its successor.
+
+    `reader` counts forwarded bytes.
     """
 
     def __init__(self, relay: DeviceRelay, kernels: ChunkKernels, reader: RowReader) -> None:

@@ -36,15 +36,15 @@ from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import FullGraph, MiniBatch
 
 Take = Callable[[tuple[int, ...]], NDArray[Any]]
-"""Allocator of a float32 matrix."""
+"""Function that allocates a float32 matrix of a given shape."""
 
 
 @runtime_checkable
 class InputSource(PrefetchedRowSource, Protocol):
-    """Source of fetched rows with a custom input form."""
+    """Source of fetched rows that provides a model's inputs in a form of its own."""
 
     def inputs(self, batch: MiniBatch, workers: Workers) -> Any:
-        """Return the inputs of a mini-batch whose step has been fetched; its device is a CPU."""
+        """Return the inputs of a mini-batch whose step has been fetched, for a CPU device."""
         ...
 
 
@@ -54,8 +54,8 @@ class Loader:
     def __init__(self, source: RowSource) -> None:
         self._source = source
         self.fetched = source if isinstance(source, PrefetchedRowSource) else None
-        """The source, if it fetches all rows of a step at once."""
-        # Cached because an isinstance check of a protocol takes longer than loading a few rows.
+        """The source itself if it fetches all rows of a step at once, otherwise None."""
+        # Cache the result, because an isinstance check of a protocol takes longer than loading a few rows.
         self._input_source = source if isinstance(source, InputSource) else None
         self._quantized_source = source if isinstance(source, QuantizedRowSource) else None
         self._aggregated_source = source if isinstance(source, AggregatedRows) else None
@@ -176,7 +176,7 @@ class Loader:
         return CachedRows(found, rows(batch, missing, workers))
 
     def _inputs_of_whole(self, batch: MiniBatch, whole: FullGraph, plan: InputPlan, workers: Workers) -> Any:
-        """Return the inputs of all vertices, created at the first call, without a copy if possible."""
+        """Return the inputs of all vertices, created in the first call, without a copy if possible."""
         cached = self._whole
         if cached is None or cached[0] is not whole or cached[1] != plan:
             cached = self._whole = (whole, plan, self._made_of_whole(batch, plan, workers))
@@ -225,7 +225,7 @@ class Loader:
 
 @dataclass(frozen=True, slots=True)
 class LoadStage:
-    """Load stage for trainers' shares, in the input forms of the trainers' plans."""
+    """Load stage, which loads each share's inputs in the form that its trainer's plan requires."""
 
     loader: Loader
     trainers: Sequence[Trainer]
@@ -236,7 +236,7 @@ class LoadStage:
     def group_shares(self, shares: Iterable[WorkShare]) -> Iterator[list[WorkShare]]:
         """Yield groups of shares that are loaded together.
 
-        A group is one share. If rows are fetched in bulk, it is all shares of a step or of a time step.
+        A group is a single share or, if rows are fetched in bulk, all shares of a step or time step.
         """
         waiting: list[WorkShare] = []
         for share in shares:
@@ -247,7 +247,7 @@ class LoadStage:
                 waiting = []
 
     def fetch(self, shares: Sequence[WorkShare]) -> None:
-        """Fetch the remote rows of a group from `together`, or select the fetched rows of a retried share."""
+        """Fetch the remote rows of a group, or select the fetched rows for a retried share."""
         source, step = self.loader.fetched, shares[0].work.step
         if source is None:
             return
@@ -257,7 +257,7 @@ class LoadStage:
         started = time.perf_counter()
         source.fetch(number, [ids for batch in batches for ids in _read(batch)], self.workers)
         for share in shares:
-            # The trainers shared one fetch, so divide its time among them.
+            # All shares used one fetch, so divide its time among the shares.
             share.seconds["fetch"] = (time.perf_counter() - started) / len(shares)
         if not batches:
             source.release(number)

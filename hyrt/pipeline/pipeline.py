@@ -19,7 +19,7 @@ from hyrt.telemetry.hooks import Hook
 class SerialSteps:
     """Serial execution of steps, without threads or channels, with the same interface as `Pipeline`.
 
-    `at` is called with stage, device and step before each stage runs.
+    `at` is called before each stage with the names of the stage and the device, and the step.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class SerialSteps:
         pass
 
     def steps(self) -> Iterator[StepWork]:
-        """Yield the same steps as `Pipeline.steps`, running the four stages one after the other.
+        """Yield the same steps as `Pipeline.steps`, but run the four stages one after the other.
 
         Raises StageError, which names stage, device and step, if a stage fails, and StepInterrupted if the
-        run is asked to stop and the completed part of a step is saved.
+        run must stop and the completed part of a step has been saved.
         """
         for step in self._steps:
             with self._named("sample", "cpu", step):
@@ -67,21 +67,21 @@ class SerialSteps:
         """Return None, because there are no channels."""
 
     def guarded(self, doing: str) -> AbstractContextManager[None]:
-        """Return a no-op context: the consumer's work has no time limit."""
+        """Return a context that does nothing, because the consumer's work has no time limit."""
         return nullcontext()
 
     def raise_failure(self) -> None:
         """Do nothing, because failures are raised directly."""
 
     def _sampled(self, shares: Iterable[WorkShare]) -> Iterator[WorkShare]:
-        """Yield the shares, sampling each share when it is requested."""
+        """Yield the shares, and sample each share when it is requested."""
         for share in shares:
             with self._named("sample", "cpu", share.work.step):
                 self._stages.sample(share)
             yield share
 
     def _finished(self, shares: Sequence[WorkShare]) -> Iterator[WorkShare]:
-        """Yield the shares, running all stages of each share before it is yielded."""
+        """Yield the shares, each after all of its stages have run."""
         for together in self._stages.load.group_shares(self._sampled(shares)):
             with self._named("load", "cpu", together[0].work.step):
                 self._stages.load.fetch(together)
@@ -106,13 +106,13 @@ class SerialSteps:
         except (KeyboardInterrupt, StepInterrupted):
             raise
         except BaseException as error:
-            # As in the pipeline, convert SystemExit too: it must not end the run as if it had succeeded.
+            # As in the pipeline, convert SystemExit too, which would end the run as if it had succeeded.
             reason = describe_error(error).removeprefix(f"{device}: ")
             raise StageError(f"error in {stage} on {device} at step {step}: {reason}") from error
 
 
 class _ThreadedSteps:
-    """Base class of step execution on threads: starts the threads and reports their failures."""
+    """Base class of step execution on threads, which starts the threads and reports their failures."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class _ThreadedSteps:
         self.guarded = self._threads.consumer_waiting
         """Context manager `guarded(doing)` that applies the stall timeout to the consumer's work."""
         self.raise_failure = self._threads.raise_failure
-        """Raises the first failure so far, if any, for a consumer that is busy with other work."""
+        """Method that raises the first failure so far, if any, for a consumer with other work."""
 
     def __enter__(self) -> Self:
         self._threads.__enter__()
@@ -158,11 +158,11 @@ class _ThreadedSteps:
 
 
 class Pipeline(_ThreadedSteps):
-    """Concurrent execution of steps, yielded in order.
+    """Concurrent execution of steps, which are yielded in order.
 
-    The consumer takes a step from `steps()`, computes the new master weights and requests the next step. The
-    request lets every trainer load the new weights and continue. The first failure of any stage ends all
-    threads and is raised in the consumer.
+    The consumer takes a step from `steps()`, computes the new master weights and requests the next step.
+    Every trainer then loads the new weights and continues. The first failure of any stage ends all threads
+    and is raised in the consumer.
 
     At most `depth` steps are in flight. After `stall_timeout_s` seconds without progress while the consumer
     waits, `on_stall` is called with the stacks of all threads. `hooks` are notified of the number of items in
@@ -189,10 +189,10 @@ class Pipeline(_ThreadedSteps):
         )
         threads = self._threads
         names = [trainer.name for trainer in stages.trainers]
-        # An assignment change applies to the first step that has not been cut yet.
+        # A changed assignment applies to the first step that has not been split yet.
         stages.schedule.ahead = depth
-        # One credit per step in flight bounds the number of items, so the channels need no smaller bound.
-        # Retried shares are sent through the credits channel too.
+        # The credits bound the number of steps in flight, so the channels need no smaller bound. Retried
+        # shares are sent through the credits channel too.
         self._credits: Channel[WorkShare | None] = threads.add_channel("credits", depth + 1)
         for _ in range(depth):
             self._credits.put(None)
@@ -207,8 +207,8 @@ class Pipeline(_ThreadedSteps):
         self._done: list[Channel[WorkShare]] = [
             threads.add_channel(f"done.{name}", capacity) for name in names
         ]
-        # After each share: the shares to retry, then None to continue. After a step's last share, None also
-        # means that new weights are available.
+        # After each share, a trainer receives the shares to retry, and then None to continue. After the last
+        # share of a step, None also means that new weights are available.
         self._next: list[Channel[WorkShare | None]] = [
             threads.add_channel(f"next.{name}", depth) for name in names
         ]
@@ -219,10 +219,10 @@ class Pipeline(_ThreadedSteps):
             threads.add_thread(f"hyrt.propagate.{name}", "propagate", name, partial(self._propagate, i))
 
     def steps(self) -> Iterator[StepWork]:
-        """Yield steps with complete gradients, in order; yield a step once for each of its time steps.
+        """Yield steps with complete gradients, in order, and each step once per time step.
 
-        Raises StageError, which names stage, device and step, if a stage fails, and StallError after the
-        stall timeout without progress.
+        Raises StageError, which names stage, device and step, if a stage fails, and StallError if there is no
+        progress within the stall timeout.
         """
         for step in self._steps:
             has_more_time_steps = True
@@ -240,7 +240,7 @@ class Pipeline(_ThreadedSteps):
                     channel.put(None)
             self._credits.put(None)
         self._credits.close_sender()
-        # The trainers load the last weights too: a failure or hang while loading fails the run.
+        # The trainers also load the last weights: if this fails or hangs, the run fails.
         with self._threads.consumer_waiting():
             for done in self._done:
                 for _ in done:
@@ -285,7 +285,7 @@ class Pipeline(_ThreadedSteps):
             capacity={name: statistics.capacity for name, statistics in seen.items()},
         )
 
-    # Thread functions of the stages.
+    # Functions that the stage threads run.
 
     def _sample(self, place: StageProgress) -> None:
         steps = iter(self._steps)
@@ -314,7 +314,7 @@ class Pipeline(_ThreadedSteps):
             for share in shares:
                 self._stages.load(share)
                 if share.is_retry:
-                    # A retried share skips the queue because its trainer is waiting for it.
+                    # A retried share skips the queue, because its trainer is waiting for it.
                     self._next[share.trainer].put(share)
                 else:
                     self._loaded[share.trainer].put(share)
@@ -369,7 +369,7 @@ class GuardedSteps(_ThreadedSteps):
         self._is_stopped = False
         self._threads.add_thread("hyrt.steps", "sample", "cpu", self._run)
         self.moved = self._threads.record_progress
-        """Called when a part of a long step is done, so that the step does not count as a stall."""
+        """Callback when a part of a long step is done, so that the step does not count as a stall."""
 
     def steps(self) -> Iterator[StepWork]:
         """Yield the same steps as `Pipeline.steps`; the next step starts when it is requested."""
@@ -383,7 +383,7 @@ class GuardedSteps(_ThreadedSteps):
                 raise StageError(f"the steps ended before step {step}: their thread has ended") from None
             yield work
             self._next.put(None)
-        # The trainer loads the last weights too.
+        # The trainer also loads the last weights.
         with self._threads.consumer_waiting():
             for _ in self._done:
                 raise AssertionError("a step too many")

@@ -17,7 +17,7 @@ from hyrt.pipeline.work_items import Failure, Schedule, WorkShare
 
 @dataclass(frozen=True, slots=True)
 class PropagateStage:
-    """Propagate stage for trainers' shares. Gradient sums must have the shapes of the master weights.
+    """Propagate stage. Gradient sums must have the shapes of the master weights.
 
     `counts` has the names of the objective's counts.
     """
@@ -29,10 +29,10 @@ class PropagateStage:
     recovery: Recovery
 
     def __call__(self, share: WorkShare, staged: Any) -> None:
-        """Set a share's result or its failure."""
+        """Propagate a share's mini-batch, and store the result or the failure in the share."""
         trainer = self.trainers[share.trainer]
         if not share.is_retry:
-            # The trainer loads this step's weights later, so record the time of the previous update.
+            # The trainer loads this step's weights later, so this is the duration of the previous update.
             share.seconds["update"] = trainer.update_s
         if not len(share.units):
             share.result = StepResult.empty(0.0)

@@ -1,4 +1,4 @@
-"""Recovery from trainer failures, which retries failed shares and splits later steps differently."""
+"""Recovery from trainer failures: failed shares are retried, and later steps are split differently."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hyrt.pipeline.trainer import Trainer
 from hyrt.pipeline.work_items import Failure, Schedule, StepWork, WorkShare, cut
 from hyrt.sampling.block import Ids
 
-# Maximum number of times that one step's shares are divided before out-of-memory ends the run.
+# Maximum number of times to divide the shares of a step before running out of memory ends the run.
 _RETRIES = 3
 
 
 class Recovery:
-    """Continuation of a run after a trainer failure. A unit keeps its sampled edges on any trainer.
+    """Recovery from trainer failures. A unit has the same sampled edges on every trainer.
 
-    With `continue_on_loss`, the other trainers take over from a failed one. `notify` is called on the
-    consumer's thread with a message about moved units and the reason.
+    With `continue_on_loss`, the other trainers take over the units of a lost trainer. `notify` is called on
+    the consumer's thread with a message that says which units were moved, and why.
     """
 
     def __init__(
@@ -40,27 +40,27 @@ class Recovery:
         self._retired: set[int] = set()
 
     def say_later(self, text: str) -> None:
-        """Queue a message from a stage thread, to be reported on the consumer's thread."""
+        """Queue a message from a stage thread, which is reported on the consumer's thread later."""
         self._pending_notices.put(text)
 
     def drop_trainer(self, index: int, error: Exception) -> None:
-        """Continue without a trainer if the settings allow it; otherwise raise the error."""
+        """Continue without a trainer if the settings allow this, otherwise raise the error."""
         if not self._continue_on_loss:
             raise error
         self._trainers[index].lost = error
 
     def record_failure(self, share: WorkShare, stage: str, error: Exception) -> None:
-        """Record a recoverable failure in the share; raise any other error."""
+        """Record the failure in the share if the run can recover from it, otherwise raise the error."""
         is_lost = not isinstance(error, DeviceOutOfMemoryError)
         if is_lost:
             self.drop_trainer(share.trainer, error)
         share.failure = Failure(error, stage, is_lost=is_lost)
 
     def retry(self, work: StepWork) -> list[WorkShare]:
-        """Divide the failed shares of a step into new shares to be sampled; an empty list means no failure.
+        """Divide the failed shares of a step into new shares to be sampled; empty if no share failed.
 
         All trainers must have finished the step. Raises StageError, which names stage, device and step, if
-        memory was exhausted too often or no trainer is left.
+        memory ran out too often or no trainer is left.
         """
         while not self._pending_notices.empty():
             self._notify(self._pending_notices.get())
@@ -81,10 +81,9 @@ class Recovery:
             self._resplit(share, failure, share.trainer in newly_short)
             trainer = self._trainers[share.trainer]
             if trainer.max_units is not None:
-                # The split may already be below half of the failed size; half of the failed size is assumed
-                # to fit.
+                # The split may already be below half of the failed size, which is assumed to fit.
                 trainer.max_units = min(trainer.max_units, max(self._split[share.trainer], num_units // 2))
-            # Clear the failed share: its units are now in other shares.
+            # Clear the failed share, because its units are now in other shares.
             share.units = share.units[:0]
         return work.shares[first:]
 
@@ -95,11 +94,11 @@ class Recovery:
     def _takers(self, giver: int) -> list[int]:
         others = [i for i, trainer in enumerate(self._trainers) if i != giver and trainer.lost is None]
         roomy = [index for index in others if not self._trainers[index].is_memory_limited]
-        # The units of a lost trainer must be reassigned, even to trainers that are short of memory.
+        # The units of a lost trainer must be moved, even to trainers that have run out of memory before.
         return roomy or (others if self._trainers[giver].lost is not None else [])
 
     def _retire(self, step: int) -> None:
-        """Move the units of newly lost trainers to the others."""
+        """Move the units of trainers that were lost in this step to the other trainers."""
         for index, trainer in enumerate(self._trainers):
             takers = self._takers(index)
             if trainer.lost is not None and index not in self._retired and takers:
@@ -120,7 +119,7 @@ class Recovery:
         self._schedule.change(step, replace(self._schedule.latest, split=tuple(after)))
 
     def _resplit(self, share: WorkShare, failure: Failure, is_newly_short: bool) -> None:
-        """Add shares to the step that retry the units of a failed share."""
+        """Add shares to the step in which the units of a failed share are retried."""
         work, trainer = share.work, self._trainers[share.trainer]
         takers = self._takers(share.trainer)
         new = reassign_units(
@@ -178,13 +177,13 @@ def handed_over(split: Sequence[int], giver: int, amount: int, takers: Sequence[
 def reassign_units(
     units: Ids, trainer: int, split: Sequence[int], takers: Sequence[int], *, is_lost: bool
 ) -> tuple[list[int], list[tuple[int, Ids]]] | None:
-    """Reassign the units of a failed share, and compute the split of later steps.
+    """Assign the units of a failed share to trainers, and compute the split of later steps.
 
-    A lost trainer gives all its units to `takers`. A trainer that is out of memory keeps half of the units
-    (or its present split, if that is smaller than the failed share) and gives away the rest. Without
-    `takers`, it computes both halves one after the other. Return the split for steps that are not yet cut,
-    with the same sum, and pieces (trainer, units) that contain each unit once, in order; None if the share
-    can be neither divided nor reassigned.
+    All units of a lost trainer move to `takers`. A trainer that has run out of memory keeps half of its units
+    (or its current split, if that is smaller than the failed share), and the rest move. Without `takers`, it
+    computes both halves one after the other. Return the split for steps that have not been split yet, with
+    the same sum, and pieces (trainer, units) that contain each unit once, in order; None if the share can be
+    neither divided nor moved.
     """
     if is_lost:
         if not takers:
@@ -192,7 +191,7 @@ def reassign_units(
         after = handed_over(split, trainer, split[trainer], takers)
         pieces = list(zip(takers, cut(units, [split[index] for index in takers]), strict=True))
     elif takers:
-        # If the split has shrunk since the share was cut, try the current split first.
+        # If the split has become smaller since this step was split, try the current split first.
         num_remaining = split[trainer] if split[trainer] < len(units) else len(units) // 2
         after = handed_over(split, trainer, split[trainer] - num_remaining, takers)
         taken_pieces = cut(units[num_remaining:], [split[index] for index in takers])

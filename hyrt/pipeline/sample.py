@@ -17,7 +17,7 @@ from hyrt.sampling.sampler import HopSampler, Sampler
 
 @dataclass(frozen=True, slots=True)
 class SampleStage:
-    """Sample stage for trainers' shares, with the worker threads that the step's assignment allows."""
+    """Sample stage, which samples with as many worker threads as the step's assignment allows."""
 
     sampler: Sampler
     trainers: Sequence[Trainer]
@@ -62,7 +62,7 @@ class SampleStage:
                 "hyrt.sampling.minibatch.MiniBatch"
             )
         if kind.__module__.partition(".")[0] != "hyrt":
-            # A third-party sampler may have modified the arrays of a mini-batch, so check it again.
+            # Check the mini-batch again, because a third-party sampler may have modified its arrays.
             batch.distrusted()
         try:
             return batch.checked

@@ -26,9 +26,9 @@ from hyrt.telemetry.hooks import Hook
 class Stages:
     """Work of each stage on a share, used by both the pipeline and the serial loop.
 
-    `split` has the units per trainer and step, `train_threads` the threads of each trainer whose number of
-    threads is adjustable, and `counts` the names of the objective's counts. `continue_on_loss` and `notify`
-    are explained at `Recovery`. `part` is this process's part of every step if several processes share a run.
+    `split` has the units per trainer in a step, `train_threads` the threads of each trainer whose threads are
+    adjustable, and `counts` the names of the objective's counts. `continue_on_loss` and `notify` are as in
+    `Recovery`. `part` is this process's part of every step in a run of several processes.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Stages:
 
     @property
     def split(self) -> list[int]:
-        """Return the units per trainer for steps that are not yet cut."""
+        """Number of units per trainer in steps that have not been split yet."""
         return list(self.schedule.latest.split)
 
     def named_split(self, assignment: Assignment) -> dict[str, int]:
-        """Return the units of a step by trainer name."""
+        """Return the number of units of a step by trainer name."""
         names = (trainer.name for trainer in self.trainers)
         return dict(zip(names, assignment.split, strict=True))
 
@@ -79,7 +79,7 @@ class Stages:
 
     @property
     def is_part_of_steps(self) -> bool:
-        """Return whether other processes compute other parts of each step."""
+        """Whether other processes compute other parts of each step."""
         return self._part.num_processes > 1
 
     @property
@@ -87,7 +87,7 @@ class Stages:
         return tuple(trainer.name for trainer in self.trainers if trainer.device.info.simulated)
 
     def cut(self, step: int) -> list[WorkShare]:
-        """Cut a step into one share per trainer, for each of its time steps in turn."""
+        """Split a step into one share per trainer, for each of its time steps in turn."""
         assignment = self.schedule.of(step)
         for hook in self._hooks:
             hook.on_step_split(assignment)
@@ -101,17 +101,17 @@ class Stages:
         return list(work.shares)
 
     def end(self) -> None:
-        """Stop cutting steps and fetching rows, and wake up threads that wait for other processes."""
+        """Stop splitting steps and fetching rows, and wake up threads that wait for other processes."""
         self._part.end()
         self.load.end()
 
     def retry(self, work: StepWork) -> list[WorkShare]:
-        """Return the shares of a step to retry (see `Recovery.retry`); empty if no share failed."""
+        """Return the shares of a step to retry (see `Recovery.retry`); empty if no share has failed."""
         return self._recovery.retry(work)
 
 
 def _checked_units(sampler: Sampler, step: int, max_units: int) -> Ids:
-    """Return the units of a step after checks, because a third-party sampler may return anything."""
+    """Return the units of a step, which are checked because a third-party sampler may return anything."""
     kind = type(sampler)
     try:
         units: Ids = check_ids("units", sampler.units(step), 2**63 - 1, "units", distinct=True)

@@ -1,4 +1,4 @@
-"""Synchronizer, which makes one exact optimizer step from the gradient sums of all trainers."""
+"""Synchronizer, which takes one exact optimizer step from the gradient sums of all trainers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hyrt.pipeline.trainer import Trainer
 from hyrt.pipeline.work_items import StepWork
 from hyrt.telemetry.hooks import Site, call_with_hooks
 
-# Constant that torch adds to a norm before dividing by it.
+# Constant that torch adds to a norm before it divides by the norm.
 _CLIP_EPSILON = 1e-6
 
 
@@ -41,26 +41,26 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
-    """Sums of the trainers' results of a step. Sums over targets can be added, means cannot."""
+    """Sums of the trainers' results in a step: sums over targets can be added, but means cannot."""
 
     loss_sum: float
     counts: Mapping[str, float]
     """Sums of the objective's counts by name."""
     normalizer: float
-    """Sum of the results' normalizers."""
+    """Sum of the normalizers of all results."""
     gradients: Sequence[torch.Tensor]
-    """One host tensor per parameter; empty if no trainer had any targets."""
+    """Gradient of each parameter on the host; empty if no trainer had any targets."""
     num_edges: int = 0
     row_gradients: Sequence[SparseGradient] = ()
-    """Gradients of embedding rows: one entry per table, in which no row occurs twice."""
+    """Gradients of embedding rows, one per table, in which no row occurs twice."""
 
     __repr__ = short_repr
 
 
 class Reduction(Protocol):
-    """Sum over the results of all processes' trainers, in an order that is the same in every run.
+    """Function that adds the results of all processes, in the same order in every run.
 
-    The inputs must be sums that have not been divided.
+    Its inputs must be sums that have not been divided.
     """
 
     def __call__(self, totals: StepTotals) -> StepTotals:
@@ -69,7 +69,7 @@ class Reduction(Protocol):
 
 
 def no_reduction(totals: StepTotals) -> StepTotals:
-    """Return `totals` unchanged: a run of one process has no other sums to add."""
+    """Return `totals` unchanged, because a run of one process has nothing to add."""
     return totals
 
 
@@ -89,7 +89,7 @@ def no_handoff(step: int, time: int, totals: StepTotals) -> StepTotals:
 
 
 def add_results(results: Sequence[StepResult | StepTotals]) -> StepTotals:
-    """Add the results in order; edges are not counted."""
+    """Add the results in order, except the numbers of edges."""
     gradients = [result.gradients for result in results if result.gradients]
     return StepTotals(
         loss_sum=sum(result.loss_sum for result in results),
@@ -105,9 +105,8 @@ class Synchronizer:
 
     Gradients are added in the order of `trainers`, which is fixed so that identical runs give identical bits.
     `reduction` adds the sums of other processes, and `pass_on` exchanges sums between the time steps of a
-    step. `clip_norm` limits the norm of all gradients of a step together; 0 disables clipping. `warm_up`
-    returns the learning rate factor of a step. `tables` is the optimizer of the model's embedding tables, if
-    it has any.
+    step. `clip_norm` limits the global norm of a step's gradients; 0 disables clipping. `warm_up` returns the
+    learning rate factor of a step. `tables` is the optimizer of the model's embedding tables, if it has any.
     """
 
     def __init__(
@@ -134,11 +133,11 @@ class Synchronizer:
         self._tables = tables
 
     def step(self, work: StepWork) -> StepSummary:
-        """Reduce the gradient sums, divide once, and step the optimizer once.
+        """Reduce the gradient sums, divide the result once, and step the optimizer once.
 
         The trainers load the new weights when the next step is requested from the pipeline. Raises
-        DivergenceError, which names trainer, step and seed, if a loss, a gradient or the norm to be clipped
-        is not finite; the weights are then unchanged.
+        DivergenceError, which names trainer, step and seed, if a loss, a gradient or the gradient norm is not
+        finite; the weights are then unchanged.
         """
         total = self._reduction(replace(self._sums(work), num_edges=work.num_edges))
         self._held = None
@@ -156,9 +155,9 @@ class Synchronizer:
         )
 
     def end_time_step(self, work: StepWork) -> None:
-        """End a time step that is not the last of its step: keep the weights, and hand off the sums.
+        """End a time step that is not the last of its step: keep the weights, and hand over the sums.
 
-        Raises DivergenceError as `step` does.
+        Raises DivergenceError like `step`.
         """
         self._held = self._pass_on(work.step, work.time, self._sums(work))
 
@@ -176,7 +175,7 @@ class Synchronizer:
         return add_results([*held, *(result for _, result in shares)])
 
     def _clip(self, step: int, rows: list[SparseGradient]) -> list[SparseGradient]:
-        """Clip parameter gradients in place, and return the clipped row gradients."""
+        """Clip the parameter gradients in place, and return the clipped row gradients."""
         if not self._clip_norm:
             return rows
         values = [each.values for each in rows]
@@ -189,7 +188,7 @@ class Synchronizer:
         return [each.divide(1 / factor) for each in rows]
 
     def _step_optimizer(self, warm_up: float, rows: Sequence[SparseGradient]) -> None:
-        """Step the optimizer with learning rates scaled by `warm_up`, then restore the rates."""
+        """Step the optimizer with learning rates scaled by `warm_up`, and then restore the rates."""
         groups = self._optimizer.param_groups
         rates = [group["lr"] for group in groups]
         if warm_up < 1:
@@ -210,14 +209,14 @@ class Synchronizer:
 
 @dataclass(frozen=True, slots=True)
 class UpdateStage:
-    """Update stage, which passes the master weights to each trainer on that trainer's thread."""
+    """Update stage, which loads the master weights into each trainer on that trainer's thread."""
 
     trainers: Sequence[Trainer]
     parameters: Sequence[torch.Tensor]
     recovery: Recovery
 
     def __call__(self, index: int, step: int) -> None:
-        """Pass a step's weights to one trainer, and record the duration in the trainer."""
+        """Load the weights of a step into one trainer, and record the duration in the trainer."""
         trainer = self.trainers[index]
         if trainer.lost is not None:
             return

@@ -31,12 +31,12 @@ T = TypeVar("T")
 
 @runtime_checkable
 class AggregatedRows(PrefetchedRowSource, Protocol):
-    """Source of fetched rows that the first layer can aggregate without copying the rows."""
+    """Source of fetched rows that can aggregate the rows for the first layer without copying the rows."""
 
     def aggregate(
         self, aggregation: Aggregation, block: Block, out: NDArray[np.float32], workers: Workers
     ) -> None:
-        """Aggregate the rows of a block of the most recently fetched step into `out`.
+        """Aggregate the rows of the last fetched step over a block into `out`.
 
         The columns of `block` are vertices of the graph. `out` is float32 [num_dst,
         aggregation.width(width)]. Raises UnsupportedModelError for a maximum over weighted edges, which would
@@ -50,11 +50,12 @@ class InputPlan:
     """Form of a trainer's input features."""
 
     form: InputForm
-    """Form of the input: `rows` is the gathered rows of V^0, and `sparse` the same rows as sparse rows.
-    `aggregated` is the first layer's aggregate, computed while the features are read in place. `in_place` is
-    the whole feature matrix without a copy. `ids` is no input, since the device gathers the rows of V^0.
-    `quantized` is the gathered quantized rows, which the device dequantizes. `cached` is the gathered rows
-    that are not in the device's feature cache. `hetero` is the gathered rows of each vertex type."""
+    """Form of the input. `rows`: the gathered rows of V^0. `sparse`: the same rows, but sparse. `aggregated`:
+    the first layer's aggregate, for which the features are read in place. `in_place`: the whole feature
+    matrix without a copy. `ids`: no input, because the device gathers the rows of V^0. `quantized`: the
+    gathered quantized rows, which the device dequantizes. `cached`: the gathered rows that are not in the
+    device's feature cache. `hetero`: the gathered rows of each vertex type.
+    """
     aggregation: Aggregation | None = None
     """Aggregation of the first layer, for `aggregated`."""
     places: CacheIndex | None = None
@@ -62,11 +63,11 @@ class InputPlan:
     sends_quantized: bool = False
     """Whether rows are sent quantized, for `cached`."""
     leaves_tables: bool = False
-    """Whether the feature tables of the vertex types are read in place, for `hetero`."""
+    """Whether the feature tables of vertex types are read in place, for `hetero`."""
 
     @property
     def in_place(self) -> bool:
-        """Return whether the first block's sources stay vertices of the graph."""
+        """Whether the first block's sources are vertices of the graph, not positions in gathered rows."""
         return self.form in ("aggregated", "in_place") or self.leaves_tables
 
 
@@ -80,7 +81,7 @@ def plan_input(
 ) -> InputPlan:
     """Choose the cheapest input form that both the model and the device (`forms`) accept.
 
-    `fuse` allows loading and aggregation in one pass. If the mini-batches are the full graph (`whole`), the
+    `fuse` allows loading and aggregation in one pass. If every mini-batch is the full graph (`whole`), the
     feature matrix is preferred to an aggregate of the same size.
     """
     takes = get_model_inputs(model)
@@ -98,7 +99,7 @@ def plan_input(
         isinstance(features, AggregatedRows)
         or (isinstance(features, QuantizedRowSource) and features.all_rows is not None)
     )
-    # If the host computes the vertices of a full graph, it reads the rows directly.
+    # If user-defined edge loops run on a full graph, they read the rows directly.
     may_fuse = fuse and is_here and not (whole and needs_loops(model))
     if may_fuse and takes.aggregation is not None and "aggregated" in forms:
         return InputPlan("aggregated", takes.aggregation)
@@ -119,20 +120,20 @@ def _lie_in_memory(graph: Graph) -> bool:
 
 @dataclass(slots=True)
 class Trainer:
-    """Device with its input plan, and the lock that keeps `transfer` and `update` apart."""
+    """Device with its input plan, and a lock so that `transfer` and `update` never run at the same time."""
 
     device: Device
     plan: InputPlan
     hops: HopSampler | None = None
-    """Sampler on the device; None if the host samples."""
+    """Sampler that runs on the device; None if the host samples."""
     transfer_lock: threading.Lock = field(default_factory=threading.Lock)
     """Lock that is held during `transfer` and `update`."""
     lost: Exception | None = None
-    """Error that ended the trainer, if the run continues without it."""
+    """Error with which the trainer was lost, if the run continues without it."""
     max_units: int | None = None
-    """Maximum number of units per step since an out-of-memory error; None if there was none."""
+    """Maximum number of units per step after an out-of-memory error; None without such an error."""
     resize: Callable[[int], None] | None = None
-    """Changes the number of compute threads between two mini-batches; None if the number is fixed."""
+    """Function that changes the number of compute threads between two mini-batches; None if it is fixed."""
     threads: int = 0
     """Number of compute threads, if it can change."""
     update_s: float = 0.0
@@ -145,11 +146,11 @@ class Trainer:
 
     @property
     def is_memory_limited(self) -> bool:
-        """Return whether the trainer has been out of memory."""
+        """Whether the trainer has run out of memory."""
         return self.max_units is not None
 
     def work(self, stage: str, share: WorkShare, work: Callable[[], T]) -> T:
-        """Do a stage's work for a share inside the hooks, and record its duration without the hooks."""
+        """Do a stage's work for a share inside the hooks; the recorded duration excludes the hooks."""
         if not self.hooks:
             return self._timed(stage, share, work)
         if share.site is None:

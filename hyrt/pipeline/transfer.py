@@ -13,13 +13,13 @@ from hyrt.pipeline.work_items import Failure, WorkShare
 
 @dataclass(frozen=True, slots=True)
 class TransferStage:
-    """Transfer stage for trainers' shares, which passes failures to the recovery."""
+    """Transfer stage, which passes failures to the recovery."""
 
     trainers: Sequence[Trainer]
     recovery: Recovery
 
     def __call__(self, share: WorkShare) -> Any:
-        """Return the staged mini-batch; None if there is no mini-batch to propagate."""
+        """Return the mini-batch on the device; None if there is no mini-batch to propagate."""
         trainer, batch = self.trainers[share.trainer], share.batch
         if batch is None:
             return None

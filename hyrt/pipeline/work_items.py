@@ -1,4 +1,4 @@
-"""Work items of the pipeline: shares of a step per trainer, their order and their time steps."""
+"""Work items of the pipeline: the trainers' shares of a step, their order and their time steps."""
 
 from __future__ import annotations
 
@@ -25,55 +25,58 @@ class Failure:
 
     error: Exception
     stage: str
-    """`sample`, `transfer` or `propagate`."""
+    """Name of the failed stage: `sample`, `transfer` or `propagate`."""
     is_lost: bool
-    """Whether the trainer is lost; if not, it was out of memory, and a smaller share may fit."""
+    """Whether the trainer is lost; otherwise it has run out of memory, and a smaller share may fit."""
 
 
 @dataclass(slots=True)
 class WorkShare:
-    """A trainer's part of one step, as it passes through the pipeline."""
+    """Part of a step that one trainer computes, as it passes through the pipeline."""
 
     work: StepWork
     trainer: int
     units: Ids
     """Units of the step that belong to this share."""
     number: int = 0
-    """Index in `work.shares`."""
+    """Index of this share in `work.shares`."""
     is_retry: bool = False
     """Whether the share contains units of a failed share."""
     time: int = 0
     """Index of the time step (HopGNN) in which this share runs."""
     batch: MiniBatch | None = None
-    """Mini-batch; None if there are no units."""
+    """Mini-batch of the share; None if it has no units."""
     result: StepResult | None = None
-    """Result of the trainer, once the mini-batch is propagated."""
+    """Result of the trainer after propagation."""
     failure: Failure | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time of the work by stage: `sample` on the host or `sample_on_device`, `fetch` (of a step's remote
-    rows, divided among its shares), `load`, `transfer` and `propagate`; and `update`, in which the trainer
-    loaded the weights of the previous step."""
+    """Wall time by kind of work: `sample` (on the host) or `sample_on_device`, `fetch` (of a step's remote
+    rows, divided among its shares), `load`, `transfer`, `propagate`, and `update` (loading the weights of the
+    previous step).
+    """
     site: Site | None = None
-    """Call site of the share's work in a run with hooks."""
+    """Site of the share's stage calls for hooks; None in a run without hooks."""
 
     @property
     def is_last_time_step(self) -> bool:
-        """Return whether this is the last time step of the step."""
+        """Whether this share belongs to the last time step of its step."""
         return self.time + 1 == self.work.num_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Times of a step in seconds; all other time statistics are sums or means of these."""
+    """Times of a step in seconds, from which all other time statistics are computed."""
 
     iteration_s: float
     """Wall time between the end of the previous step and the end of this step."""
     stage_s: Mapping[str, float]
-    """Wall time of the work by stage: of all trainers for `sample` and `load` (including the fetch of remote
-    rows), of the slowest share of each time step for `transfer` and `propagate`, and of `synchronize`."""
+    """Wall time by stage: for `sample` and `load` (which includes the fetch of remote rows) the sum over
+    trainers, for `transfer` and `propagate` the slowest share of each time step, and `synchronize`.
+    """
     trainers_s: Mapping[str, tuple[float, ...]]
-    """Work time of each trainer: `sample` on the host, `sample_on_device`, `fetch`, `load`, `transfer`,
-    `propagate`, and `update`; measured by the device clock if the device measures it."""
+    """Time of each trainer by kind of work: `sample` (on the host), `sample_on_device`, `fetch`, `load`,
+    `transfer`, `propagate` and `update`. The device clock measures it if the device has one.
+    """
 
 
 @dataclass(slots=True)
@@ -87,30 +90,29 @@ class StepWork:
     time: int = 0
     """Time step that was propagated last."""
     shares: list[WorkShare] = field(default_factory=list)
-    """One share per trainer, in trainer order, for each time step; then the retried shares, in the order in
-    which they were cut."""
+    """Shares of each time step, one per trainer in trainer order; then the retried shares, oldest first."""
     synchronize_s: float = 0.0
-    """Duration of the reduction and the optimizer step."""
+    """Duration of the gradient reduction and the optimizer step, in seconds."""
     redone: int = 0
-    """Number of times that shares were cut again after running out of memory."""
+    """Number of times that shares were divided because memory ran out."""
 
     @property
     def has_more_time_steps(self) -> bool:
-        """Return whether another time step follows the one that was propagated last."""
+        """Whether another time step follows the last propagated time step."""
         return self.time + 1 < self.num_times
 
     @property
     def num_trainers(self) -> int:
-        """Return the number of trainers with a share, including shares without units."""
+        """Number of trainers, including trainers whose share has no units."""
         return 1 + max(share.trainer for share in self.shares)
 
     @property
     def num_edges(self) -> int:
-        """Return the number of sampled edges in the propagated shares."""
+        """Number of sampled edges in the propagated shares."""
         return sum(share.batch.num_edges for share in self.shares if share.result and share.batch)
 
     def results(self) -> list[tuple[int, StepResult]]:
-        """Return (trainer, result) per share of the newest time step, in the fixed summation order."""
+        """Return (trainer, result) for each share of the newest time step, in fixed summation order."""
         return [
             (share.trainer, share.result)
             for share in self.shares
@@ -122,7 +124,7 @@ class StepWork:
         return {trainer: result.chunks for trainer, result in self.results() if result.chunks is not None}
 
     def times(self, iteration_s: float) -> StepTimes:
-        """Return the times of the step; `iteration_s` is the wall time since the previous step."""
+        """Return the times of the step. `iteration_s` is the wall time since the end of the previous step."""
 
         def of_shares(*stages: str) -> list[float]:
             return [
@@ -153,7 +155,7 @@ class StepWork:
         )
 
     def release(self) -> None:
-        """Release the buffers of all mini-batches and drop the shares.
+        """Release the buffers of all mini-batches, and drop the shares.
 
         A share references its step. Without this call, mini-batches and gradients would stay allocated until
         the cyclic garbage collector runs, which is rare in a large process.
@@ -166,7 +168,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSlice:
-    """Part of every step that a process computes; by default, complete steps.
+    """Part of every step that one process computes; by default, the complete step.
 
     A step may be divided into time steps: each has separate mini-batches, and all trainers propagate them
     before the next time step begins.
@@ -175,26 +177,26 @@ class RankSlice:
     num_processes: int = 1
     """Number of processes that train together."""
     local_units: Callable[[int, Ids], Sequence[Ids]] = lambda step, units: [units]
-    """Function that selects this process's units in each time step, given a step's number and units."""
+    """Function that selects this process's units for each time step, given a step and all its units."""
     max_time_steps: int = 1
     """Maximum number of time steps per step."""
     fetches_each_time: bool = False
-    """Whether remote rows are fetched per time step; if not, once for the whole step."""
+    """Whether remote rows are fetched for each time step instead of once for the whole step."""
     end: Callable[[], None] = lambda: None
-    """Callback after the last cut; a thread that waits in `local_units` then raises `ChannelClosedError`."""
+    """Callback after the last step was split; a thread in `local_units` then raises `ChannelClosedError`."""
 
     __repr__ = short_repr
 
 
 ALL = RankSlice()
-"""Part of a process that computes complete steps."""
+"""Slice of a process that computes complete steps."""
 
 
 def cut(units: Ids, split: Sequence[int]) -> list[Ids]:
-    """Cut units into one piece per trainer, in the proportions of the split.
+    """Divide units into one piece per trainer, in proportion to the split.
 
-    If the split sums to the number of units, it is exact; a short last step or a retried share is cut in
-    proportion. If the split is all zeros, the parts are equal.
+    If the sum of the split is the number of units, pieces have exactly these sizes. A short last step and a
+    retried share are divided in proportion. If the split is all zeros, the pieces are equal.
     """
     ends = np.cumsum(split if any(split) else [1] * len(split))
     if ends[-1] != len(units):
@@ -204,25 +206,25 @@ def cut(units: Ids, split: Sequence[int]) -> list[Ids]:
 
 
 class Schedule:
-    """Current assignment, and decided assignments that apply to later steps.
+    """Current assignment, and assignments that apply to later steps.
 
-    A change applies to the first step that cannot have been cut yet, so that identical events give identical
-    bits. The consumer of steps makes changes; every stage reads the schedule.
+    A change applies to the first step that cannot have been split yet, so that identical events give
+    identical bits. The consumer of steps makes changes, and every stage reads the schedule.
     """
 
     def __init__(self, first: Assignment) -> None:
-        # Replaced as a whole, never modified, because the stages read the tuple concurrently.
+        # Replace the tuple, never modify it, because the stages read it concurrently.
         self._entries: tuple[tuple[int, Assignment], ...] = ((0, first),)
         self.ahead = 1
         """Number of steps between a change and the first step that it applies to."""
 
     @property
     def latest(self) -> Assignment:
-        """Return the assignment of the steps that are not yet cut."""
+        """Assignment of the steps that have not been split yet."""
         return self._entries[-1][1]
 
     def of(self, step: int) -> Assignment:
-        """Return the assignment of a step that is in flight or not yet cut."""
+        """Return the assignment of a step that is in flight or has not been split yet."""
         return next(assignment for first, assignment in reversed(self._entries) if first <= step)
 
     def change(self, step: int, assignment: Assignment) -> int:

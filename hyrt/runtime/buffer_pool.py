@@ -24,7 +24,7 @@ def align_memory(memory: NDArray[np.uint8], shape: int | tuple[int, ...], dtype:
 
 
 def empty_aligned(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an uninitialised C-contiguous array that starts at a cache line."""
+    """Return an uninitialized C-contiguous array that starts at a cache line."""
     size = (shape if isinstance(shape, int) else math.prod(shape)) * np.dtype(dtype).itemsize
     return align_memory(np.empty(size + ALIGNMENT, np.uint8), shape, dtype)
 
@@ -46,13 +46,13 @@ class PooledArrays:
         return array
 
     def release(self) -> None:
-        """Release all arrays, which must not be read afterwards."""
+        """Release all arrays, which must not be used afterwards."""
         for array in self._arrays:
             self._pool.release(array)
 
 
 class _Loan(weakref.ref[NDArray[Any]]):
-    """Weak reference that releases a lent array's memory, ten times as fast as `weakref.finalize`."""
+    """Weak reference that releases the memory of a lent array, ten times as fast as `weakref.finalize`."""
 
     __slots__ = ("memory",)
     memory: NDArray[np.uint8]
@@ -61,9 +61,9 @@ class _Loan(weakref.ref[NDArray[Any]]):
 class BufferPool:
     """Thread-safe pool of reusable memory from which arrays are taken.
 
-    Sizes of successive steps differ slightly. Therefore new buffers are an eighth larger than requested, and
-    a request takes the smallest free buffer that fits, unless the buffer is more than twice its size.
-    `allocate` returns a number of bytes as uint8 [n], and `step_bytes` is the granularity of buffer sizes.
+    Sizes differ slightly from step to step. New buffers are therefore an eighth larger than requested, and a
+    request takes the smallest free buffer that fits, unless it is more than twice as large. `allocate`
+    returns a uint8 array of a given size, and `step_bytes` is the granularity of buffer sizes.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class BufferPool:
         self.allocated_bytes = 0
 
     def take(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Return an uninitialised C-contiguous array, aligned to 64 bytes."""
+        """Return an uninitialized C-contiguous array that starts at a cache line."""
         kind = np.dtype(dtype)
         size = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
         capacity = size + ALIGNMENT
@@ -101,7 +101,7 @@ class BufferPool:
         return align_memory(memory, shape, kind)
 
     def lend(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Take an array whose memory is released automatically when the array is collected.
+        """Take an array whose memory is released when the array is garbage-collected.
 
         Slices of the array do not keep it alive: wrap the whole array, as `torch.from_numpy` does.
         """
@@ -114,7 +114,7 @@ class BufferPool:
         return array
 
     def release(self, array: NDArray[Any]) -> None:
-        """Release an array from `take`, so that its memory is reused."""
+        """Release an array from `take`, so that its memory can be reused."""
         memory: Any = array
         while isinstance(memory.base, np.ndarray):
             memory = memory.base

@@ -1,4 +1,4 @@
-"""Entry-point groups of plug-ins, which list names without imports and import classes on first use."""
+"""Entry-point groups of plug-ins: names are listed without imports, and classes imported on first use."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ Parent = TypeVar("Parent")
 
 @dataclass(frozen=True, slots=True)
 class EntryPointGroup:
-    """Extension point. Built-in kinds and third-party kinds are declared in the same group."""
+    """Extension point, in which built-in and third-party kinds are declared in the same way."""
 
     group: str
     """Name of the entry-point group, such as `hyrt.devices`."""
     noun: str
-    """Noun for a name of the group in messages, such as `device kind`."""
+    """Noun for the names of the group in messages, such as `device kind`."""
     error: type[HyrtError] = ConfigError
     """Exception class for an unknown name or a broken plug-in."""
     docs_hint: str = ""
-    """Last sentence of a message, which says where the names are documented; may be empty."""
+    """Last sentence of messages, which refers to the documentation of the names; may be empty."""
 
     def entries_by_name(self) -> dict[str, list[EntryPoint]]:
-        """Return all entry points by name, without imports; several entries for one name are a conflict."""
+        """Return all entry points by name, without imports; several with one name are a conflict."""
         by_name: dict[str, list[EntryPoint]] = {}
         for entry in _installed(entry_points, self.group, tuple(sys.path)):
             known = by_name.setdefault(entry.name, [])
-            # An editable installation may be listed twice.
+            # An editable installation may list the same entry point twice.
             if all(other.value != entry.value for other in known):
                 known.append(entry)
         return by_name
 
     def canonical_name(self, name: Any) -> Any:
-        """Return the declared name that equals `name` except for case, or `name` itself."""
+        """Return the declared name that equals `name` up to case, or `name` itself if there is none."""
         if not isinstance(name, str) or name in (known := self.entries_by_name()):
             return name
         same = [other for other in known if other.casefold() == name.casefold()]
         return same[0] if len(same) == 1 else name
 
     def find_entry(self, name: str, *, nearest: str = "") -> EntryPoint:
-        """Return the only entry point with a name, without importing it.
+        """Return the entry point with a name, without importing it.
 
         Raises the group's `error` for an unknown name, with a suggestion that resembles `nearest` (by default
         the name), and PluginConflictError if two distributions declare the name.
@@ -77,14 +77,14 @@ class EntryPointGroup:
         return entries[0]
 
     def describe_conflict(self, entries: list[EntryPoint]) -> tuple[str, str]:
-        """Return the distributions that declare one name, and the remedy, which never removes hyrt."""
+        """Return the distributions that declare one name, and a remedy that does not remove hyrt."""
         owners = " and by ".join(sorted(provider(entry) for entry in entries))
         foreign = sorted(provider(entry) for entry in entries if is_third_party(entry))
         remedy = "one of them" if len(foreign) == len(entries) else " and ".join(foreign)
         return owners, f"uninstall {remedy}"
 
     def report_exit_of(self, entry: EntryPoint) -> AbstractContextManager[None]:
-        """Report a third-party entry point on standard error if the process ends within the block."""
+        """Print a line about a third-party entry point if the process ends within the block."""
         if not is_third_party(entry):
             return nullcontext()
         return report_unexpected_exit(
@@ -105,7 +105,7 @@ class EntryPointGroup:
             with self.report_exit_of(entry):
                 return entry.load()
         except BaseException as error:
-            # A plug-in may raise anything, including SystemExit: report the plug-in as broken.
+            # A plug-in may raise anything, including SystemExit, so report it as broken.
             if isinstance(error, KeyboardInterrupt | Terminated):
                 raise
             reason = " ".join(describe_error(error).split())
@@ -117,8 +117,8 @@ class EntryPointGroup:
     def load_class(self, name: str, parent: type[Parent]) -> type[Parent]:
         """Import the class that is declared under a name, like `load`.
 
-        Raises the group's `error` also if the object is not a class derived from `parent`, or lacks one of
-        the abstract methods of `parent`.
+        Also raises the group's `error` if the object is not a subclass of `parent`, or does not implement all
+        abstract methods of `parent`.
         """
         cls, entry = self.load(name), self.find_entry(name)
         if not (isinstance(cls, type) and issubclass(cls, parent)):
@@ -141,10 +141,10 @@ class EntryPointGroup:
     def wrap_errors(
         self, name: str, doing: str, *, passing: tuple[type[Exception], ...] = ()
     ) -> Iterator[None]:
-        """Turn exceptions of a declared kind's code into the group's `error`, with kind and distribution.
+        """Convert exceptions of a plug-in's code to the group's `error`, which names kind and distribution.
 
-        hyrt's errors and those in `passing` are re-raised unchanged. `doing` names the failed operation, such
-        as `build`.
+        hyrt's errors, and exceptions of the types in `passing`, are raised unchanged. `doing` names the
+        operation, such as `build`.
         """
         try:
             yield
@@ -159,7 +159,7 @@ class EntryPointGroup:
 def _installed(
     find: Callable[..., Iterable[EntryPoint]], group: str, path: tuple[str, ...]
 ) -> tuple[EntryPoint, ...]:
-    """Return the entry points on a search path, cached because reading the distributions' files is slow."""
+    """Return the entry points on a search path; cached, because reading all metadata is slow."""
     return tuple(find(group=group))
 
 
@@ -169,10 +169,10 @@ def is_third_party(entry: EntryPoint) -> bool:
 
 
 def format_remedy(entry: EntryPoint) -> str:
-    """Return the remedy for a broken entry point as the end of a message; empty if hyrt declares it."""
+    """Return the remedy for a broken entry point, for the end of a message; empty if hyrt declares it."""
     return f": update or uninstall {provider(entry)}" if is_third_party(entry) else ""
 
 
 def provider(entry: EntryPoint) -> str:
-    """Return name and version of an entry point's distribution, or otherwise the entry point's value."""
+    """Return the name and version of an entry point's distribution, or the entry point's value."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value

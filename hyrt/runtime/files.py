@@ -1,4 +1,4 @@
-"""Atomic file writes, checks of output files and paths, and the exceptions of damaged archives."""
+"""Atomic file writes, checks of output files and paths, and the exceptions that damaged archives cause."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ARCHIVE_ERRORS = (
 
 
 def is_path_too_long(path: Path) -> bool:
-    """Return whether a path is too long for the system; pathlib would raise an error for such a path."""
+    """Return whether a path is too long for the system, which makes pathlib raise an error."""
     try:
         os.stat(path)
     except OSError as error:
@@ -54,10 +54,10 @@ def write_atomically(
 def atomic_file(path: Path, on_operation: Callable[[str], None] = lambda doing: None) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces `path` when the block ends: write, fsync, rename, fsync the folder.
 
-    The temporary file is `.<name>.<pid>.partial` in the same folder. It is removed on any failure; only a
-    killed process leaves it there. `on_operation` is called before each operation (`open`, `fsync`,
-    `replace`, `sync`) and may raise an OSError in its place. On an OSError, `path` is unchanged, unless only
-    the final fsync of the folder failed: then the new file is in place but may not survive a power failure.
+    The temporary file is `.<name>.<pid>.partial` in the same folder. It is removed on any failure except the
+    death of the process. `on_operation` is called before each operation (`open`, `fsync`, `replace`, `sync`),
+    and may raise an OSError in its place. After an OSError, `path` is unchanged, unless only the final fsync
+    of the folder failed: then the new file is in place but may not survive a power failure.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -121,9 +121,9 @@ def resolve_output_file(
 def atomic_output(destination: Path, kind: str) -> Iterator[tuple[Path, Path]]:
     """Create a file or folder atomically: yield a path to write to, and an empty scratch folder.
 
-    Both are next to the destination, an absolute path, on the same file system. If the block succeeds, its
-    output replaces the destination; otherwise the destination is unchanged. `kind` names the output in
-    messages, such as "dataset". Raises DataWriteError if the disk is full or cannot be written.
+    Both are in the folder of the destination, which is an absolute path. If the block succeeds, its output
+    replaces the destination, otherwise the destination is unchanged. `kind` names the output in messages,
+    such as "dataset". Raises DataWriteError if the disk is full or cannot be written.
     """
     work = destination.with_name(f".{destination.name}.{os.getpid()}.partial")
     try:
@@ -146,7 +146,7 @@ def atomic_output(destination: Path, kind: str) -> Iterator[tuple[Path, Path]]:
 
 def _publish(work: Path, destination: Path, kind: str) -> None:
     """Move the output to the destination; if that fails, restore the previous state."""
-    # The working folder is always deleted, so move the old destination into it only after the new one is in
+    # The scratch folder is always deleted, so move the old destination there only after the new one is in
     # place.
     replaced = destination.with_name(f".{destination.name}.{os.getpid()}.old")
     try:

@@ -15,19 +15,19 @@ LOCAL_RANKS_VARIABLE = "LOCAL_WORLD_SIZE"
 
 
 def available_cores() -> int:
-    """Return the number of CPUs for this process, at least 1; ranks on the same CPUs get equal shares."""
+    """Return the number of CPUs for this process, at least 1. Ranks that share CPUs get equal numbers."""
     return max(1, shared_cores() // num_ranks_sharing_cores())
 
 
 def shared_cores() -> int:
-    """Return the number of CPUs, at least 1, that this process and other ranks of its run may use."""
+    """Return the number of CPUs, at least 1, that this process and the other ranks on them may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))["cpus"]
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
 def num_ranks_sharing_cores() -> int:
-    """Return the number of ranks that share this process's CPUs; 1 without a launcher.
+    """Return the number of ranks that share the CPUs of this process; 1 without a launcher.
 
     torchrun lets every rank use all CPUs; a launcher that binds ranks to CPUs, such as numactl, gives each
     rank separate CPUs.
@@ -65,7 +65,7 @@ def _cpuinfo_value(cpuinfo: Path, *keys: str) -> str | None:
     return None
 
 
-# Linux's names of the instruction sets that decide the speed of matrix products (x86 and Arm), widest first.
+# Linux names of the instruction sets that determine the speed of matrix products (x86 and Arm), widest first.
 _VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE", "asimd": "NEON"}
 _LOW_PRECISION = {"amx_bf16": "AMX bf16", "avx512_bf16": "bf16", "bf16": "bf16"}
 
@@ -119,21 +119,21 @@ def _memory(membership: Path, root: Path) -> list[tuple[int, int | None]]:
             entries = dict(line.split(" ", 1) for line in _lines(folder / "memory.stat") if " " in line)
             cached = int(entries.get(cache, 0))
             used = next((usage - cached for usage in _number(folder / usage_file)), None)
-            # Version 1 writes "no limit" as the largest multiple of a page below 2^63.
+            # Version 1 represents "no limit" by the largest multiple of a page below 2^63.
             limits += [(limit, used) for limit in _number(folder / limit_file) if limit < 2**62]
     return limits
 
 
 def _groups(membership: Path, root: Path, controller: str) -> list[Path]:
-    """Return the folders of this process's group and its ancestors, whose limits also apply.
+    """Return the folders of this process's group and of its ancestors, whose limits also apply.
 
-    The controller "" is version 2.
+    `controller` is "" for version 2.
     """
     path = ""
     for line in _lines(membership):
         _, controllers, group = line.split(":", 2)
         path = group if controller in controllers.split(",") else path
-    # In a container the process's group is often mounted as the root.
+    # In a container, the group of the process is often mounted as the root.
     folders = [root / controller]
     for part in path.strip("/").split("/"):
         if part not in ("", ".."):
@@ -151,7 +151,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def read_system_file(path: Path) -> str:
-    """Read a system file; return an empty string if it does not exist."""
+    """Return the content of a system file, or an empty string if it does not exist."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -13,24 +13,24 @@ from numba.extending import intrinsic
 from hyrt.runtime.numba_cache import nb
 
 _INFINITY = 0x7F800000
-# Float32 bits of the first number above the largest half, and of the smallest normal half.
+# Bits of two float32 values: the first value above the largest half, and the smallest normal half.
 _OVERFLOW, _NORMAL = (127 + 16) << 23, (127 - 14) << 23
-# A float32 whose last bit has the value of the last bit of a subnormal half.
+# Bits of the float32 value whose last bit has the weight of a subnormal half's last bit.
 _SUBNORMAL_UNIT = (127 - 15 + 23 - 10 + 1) << 23
 
 
 def _has_conversions(context: Any) -> bool:
     """Return whether the processor has instructions that convert halves.
 
-    For other processors LLVM calls a function of its runtime library, which is not loaded in a numba process:
-    the process would crash.
+    For other processors, LLVM calls a function of its runtime library. A numba process does not load this
+    library and would crash.
     """
     _, _, features = context.codegen().magic_tuple()
     return "+f16c" in features or "+fp16" in features or "+fullfp16" in features or "+neon" in features
 
 
 def _like(kind: ir.Type, scalar: ir.Type) -> ir.Type:
-    """Return the type of the same shape with another scalar type."""
+    """Return a type with the shape of `kind` and another scalar type."""
     return ir.VectorType(scalar, kind.count) if isinstance(kind, ir.VectorType) else scalar
 
 
@@ -49,7 +49,7 @@ def half_to_float(context: Any, builder: Any, bits: Any) -> Any:
 
     wide = builder.zext(bits, word)
     magnitude = builder.shl(builder.and_(wide, number(0x7FFF)), number(13))
-    # 2^112 is the ratio of both biases. The product is exact, and makes subnormal halves normal.
+    # 2^112 is the ratio of the exponent biases. The product is exact, and makes subnormal halves normal.
     scaled = builder.fmul(builder.bitcast(magnitude, single), _constant(single, 2.0**112))
     is_finite = builder.icmp_unsigned("<", magnitude, number(0x7C00 << 13))
     special = builder.or_(magnitude, number(_INFINITY))
@@ -59,7 +59,7 @@ def half_to_float(context: Any, builder: Any, bits: Any) -> Any:
 
 
 def float_to_half(context: Any, builder: Any, numbers: Any) -> Any:
-    """Round float32 (scalar or vector) to the nearest half, ties to even; return the bits, i16."""
+    """Round float32 (scalar or vector) to the nearest half, ties to even; return its bits as i16."""
     kind = numbers.type
     single, word, bits = _like(kind, ir.FloatType()), _like(kind, ir.IntType(32)), _like(kind, ir.IntType(16))
     if _has_conversions(context):
@@ -75,7 +75,7 @@ def float_to_half(context: Any, builder: Any, numbers: Any) -> Any:
     odd = builder.and_(builder.lshr(magnitude, number(13)), number(1))
     rebased = builder.sub(magnitude, number((127 - 15) << 23))
     normal = builder.lshr(builder.add(builder.add(rebased, number(0xFFF)), odd), number(13))
-    # Subnormal numbers: the floating-point addition itself rounds at the unit of the other summand.
+    # Subnormal numbers: adding `unit` in floating point rounds to its last bit.
     unit = builder.bitcast(number(_SUBNORMAL_UNIT), single)
     shifted = builder.bitcast(builder.fadd(builder.bitcast(magnitude, single), unit), word)
     subnormal = builder.sub(shifted, number(_SUBNORMAL_UNIT))
@@ -90,7 +90,7 @@ _BYTES = ir.IntType(8).as_pointer()
 
 
 def _emit_prefetch(builder, address):
-    """Emit a prefetch for reading into the second-level data cache."""
+    """Emit a prefetch for reading into the L2 cache."""
     number = ir.IntType(32)
     function = cgutils.get_or_insert_function(
         builder.module,
@@ -104,8 +104,8 @@ def _emit_prefetch(builder, address):
 def prefetch(typingctx, array, index):
     """Prefetch the cache line that holds element `index` of a C-contiguous array.
 
-    The line is loaded into the second-level cache: the first level tracks fewer outstanding lines and is too
-    small for many rows.
+    The line is loaded into the L2 cache, because the L1 cache tracks fewer outstanding lines and is too small
+    for many rows.
     """
 
     def generate(context, builder, signature, args):
@@ -129,7 +129,7 @@ def prefetch_at(typingctx, address):
 
 @intrinsic
 def element_at(typingctx, array, address, index):
-    """Return element `index` of the values at a memory address, which have the dtype of `array`."""
+    """Return element `index` of an array at a memory address, with the dtype of `array`."""
 
     def generate(context, builder, signature, args):
         kind = context.get_data_type(signature.return_type)
@@ -145,16 +145,16 @@ def prefetch_row(flat, width, row):
     line = 64 // flat.itemsize
     for index in range(row * width, (row + 1) * width, line):
         prefetch(flat, index)
-    # A row may start anywhere in a cache line, so its last value may be in an additional line.
+    # A row may start anywhere in a cache line, so its last value may be in one more line.
     prefetch(flat, (row + 1) * width - 1)
 
 
 @intrinsic
 def _value(typingctx, element):
-    """Return a feature element as a number.
+    """Return the numeric value of an element of a feature matrix.
 
-    numba has neither float16 nor bfloat16 on CPUs: float16 is stored as unsigned and bfloat16 as signed
-    16-bit integers. int8 codes are converted to numbers without their scale.
+    numba supports neither float16 nor bfloat16 on CPUs: unsigned 16-bit integers hold float16, and signed
+    ones bfloat16. int8 codes are converted without their scale.
     """
     if not isinstance(element, types.Integer):
         return element(element), lambda context, builder, signature, args: args[0]

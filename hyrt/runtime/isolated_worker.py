@@ -1,4 +1,4 @@
-"""Isolated worker process, which runs code that may crash or hang, and the main loop of the child process."""
+"""Worker process for code that may crash or hang, and the main loop of this process."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from typing import Any, Self
 from hyrt.errors import describe_error, one_line, system_error_text
 from hyrt.runtime.process_setup import prepare_process
 
-# A child that computes may take this many limits: on a busy machine it gets only part of the CPU time.
+# Multiple of the limit that a busy child may take, since it gets only part of the CPU time of a busy machine.
 BUSY_FACTOR = 5
 POLL_INTERVAL_S = 0.25
-# A longer gap means that this process was paused or the machine slept: only this much of the gap counts.
+# Longest gap between two checks that counts. In a longer gap, this process was paused or the machine slept.
 _MAX_GAP_S = 1.0
-# Fraction of a CPU; below it, the usage is only the timer ticks of idle threads.
+# Minimum CPU usage of a busy process, as a fraction of a CPU. Timer ticks of idle threads stay below it.
 _MIN_CPU_FRACTION = 0.1
 _STOPPED_STATES = "Tt"
 
@@ -40,7 +40,7 @@ class ProcessActivity:
     """CPU and I/O activity of a process, as reported by the system."""
 
     cpu_s: float
-    """CPU time of the process, or of its whole session if it waits for other processes of its session."""
+    """CPU time of the process in seconds, or of its whole session if it waits for other processes there."""
     is_ready: bool = False
     """Whether the process is running or runnable."""
     is_stopped: bool = False
@@ -50,10 +50,11 @@ class ProcessActivity:
 
 
 class HangDetector:
-    """Idle and busy time of one item in a child process, with a limit for each.
+    """Detector that limits the idle and the busy time of one item in a child process.
 
-    The child may be idle for `limit_s` seconds; total time may be `BUSY_FACTOR` times as long. `activity`
-    returns the activity of the child, or None if the system does not report it: then all time counts as idle.
+    The child may be idle for `limit_s` seconds, and its total time may be `BUSY_FACTOR` times as long.
+    `activity` returns the activity of the child, or None if the system does not report it; then all time
+    counts as idle.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class HangDetector:
         self._worked_s = 0.0
 
     def check(self) -> str:
-        """Return why the item counts as hanging, otherwise "". Calls in quick succession count as one."""
+        """Return why the item counts as hanging, otherwise "". Frequent calls count as one."""
         now = self._clock()
         elapsed = now - self._looked
         if elapsed < min(POLL_INTERVAL_S, self._limit_s) / 2:
@@ -119,10 +120,10 @@ def read_activity(pid: int, proc: Path = Path("/proc")) -> ProcessActivity | Non
 
 
 def _stat(process: Path) -> tuple[str, int, float, int] | None:
-    """Return state, session, CPU seconds and pages read of a process; None if it has ended."""
+    """Return the state, session, CPU seconds and pages read of a process; None if it has ended."""
     try:
         text = (process / "stat").read_text()
-        # The preceding process name may contain anything, including parentheses.
+        # Skip the process name in parentheses, which may contain anything.
         fields = text.rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])
         return fields[0], int(fields[3]), ticks / os.sysconf("SC_CLK_TCK"), int(fields[9])
@@ -135,7 +136,7 @@ _START = (
     "sys.path[:] = json.loads(sys.argv[2])\n"
     "from hyrt.runtime.isolated_worker import answer_requests\n"
     "answer_requests(int(sys.argv[1]))\n"
-    # Drivers may crash or hang at interpreter exit; all answers have been sent by then.
+    # Skip interpreter exit, at which drivers may crash or hang. All answers have been sent by now.
     "os._exit(0)\n"
 )
 ITEM_START = b"\x1e"
@@ -148,7 +149,7 @@ class ChildProcess:
     """Running child process. Call `reap` to end it."""
 
     def __init__(self) -> None:
-        # Drivers may print to standard output and read standard input, so messages use a separate pipe.
+        # Use a separate pipe for messages, because drivers may use standard input and output.
         self._messages, child_end = Pipe()
         with child_end:
             self._process = subprocess.Popen(
@@ -178,18 +179,18 @@ class ChildProcess:
 
     @property
     def recent_output(self) -> str:
-        """End of the child's output since it started the current item."""
+        """End of the child's output since the start of the current item."""
         return self._output.rpartition(ITEM_START)[2].decode(errors="replace")
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message; a child that has ended is detected by `has_ended`."""
+        """Send a message. If the child has ended, `has_ended` becomes true."""
         try:
             self._messages.send_bytes(json.dumps(message).encode())
         except BrokenPipeError:
             pass
 
     def receive(self, wait_s: float) -> list[dict[str, Any]]:
-        """Return the received messages, after waiting at most `wait_s` for input."""
+        """Return the received messages, after waiting at most `wait_s` seconds for the first one."""
         messages = []
         for ready in wait(self._open, wait_s):
             if isinstance(ready, int):
@@ -208,16 +209,16 @@ class ChildProcess:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill the child and its own children; the child leads a session."""
+        """Kill the child and the processes that it has started, which are in its session."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             self._process.kill()
 
     def reap(self, limit_s: float) -> int | None:
-        """Wait for the process to end (killing it if necessary) and close its pipes; return its exit code.
+        """Wait for the end of the process, or kill it after `limit_s` seconds; return its exit code.
 
-        The exit code is None if the process is stuck in the kernel and survives even a kill.
+        The exit code is None if the process is stuck in the kernel, so that it cannot be killed.
         """
         if not self.has_ended:
             self.kill()
@@ -238,13 +239,13 @@ class ChildProcess:
 
 
 NOT_STARTED = "no process could be started"
-"""Prefix of an answer's problem if no worker process could be started."""
-# Time to start an interpreter and import hyrt.
+"""Prefix of `Answer.problem` if no worker process could be started."""
+# Seconds to start an interpreter and import hyrt.
 _START_S = 15.0
 _END_S = 5.0
-# Time to collect the stacks of a hanging process.
+# Seconds to collect the stacks of a hanging process.
 _STACKS_S = 1.0
-# Longer than any item may take: it only bounds a worker whose parent has died.
+# Limit for a worker whose parent has died, in seconds; longer than any item may take.
 _ORPHAN_S = 600.0
 
 
@@ -254,7 +255,7 @@ class Answer:
 
     messages: tuple[Mapping[str, Any], ...] = ()
     problem: str = ""
-    """One-line reason why the item did not finish; empty if it finished."""
+    """One-line reason why the item did not finish; empty if it has finished."""
 
     def values(self, key: str) -> list[Any]:
         return [message[key] for message in self.messages if key in message]
@@ -266,15 +267,15 @@ class Answer:
 
 @dataclass(slots=True)
 class _PartialAnswer:
-    """Part of an item's answer that has been received so far."""
+    """Messages about an item that have been received so far."""
 
     messages: list[Mapping[str, Any]] = field(default_factory=list)
     problem: str | None = None
-    """None while the item is in progress; empty once it has finished."""
+    """Reason why the item failed; None while it is in progress, and empty once it has finished."""
 
 
 class IsolatedWorker:
-    """Worker process that is restarted after a crash or hang; leaving the context ends the process.
+    """Worker process that is restarted after it has crashed or hung, and killed at the end of the context.
 
     Only one thread may call `query`; any thread may call `close`.
     """
@@ -313,12 +314,12 @@ class IsolatedWorker:
     ) -> dict[str, Answer]:
         """Return the answer of a module's `answer` function for each item.
 
-        All items are answered in one process, unless an item crashes or hangs it: that item's answer is the
+        One process answers all items, unless an item crashes or hangs it: then this item's answer has the
         problem, and a new process continues with the next item. `module` has a function `answer(item, report,
         **arguments)`; `module:function` selects another name. The keyword arguments of each call of `report`
-        are one message of the answer. Items are distinct, and `arguments` JSON-serialisable. `limit_s` is the
-        time limit of each item in seconds (see `HangDetector`). With `block_imports`, items are packages that
-        later processes must not import after one has crashed or hung.
+        are one message of the answer. Items must be distinct, and `arguments` JSON-serializable. `limit_s` is
+        the time limit of each item in seconds (see `HangDetector`). With `block_imports`, items are packages
+        that later processes must not import after one has crashed or hung.
         """
         answers: dict[str, Answer] = {}
         while remaining := [item for item in items if item not in answers]:
@@ -347,7 +348,7 @@ class IsolatedWorker:
     def _send_request(
         self, request: Mapping[str, Any], partials: dict[str, _PartialAnswer], limit_s: float
     ) -> str:
-        """Send one request to the worker, started if needed; return why it ended early, otherwise ""."""
+        """Send a request to the worker, started if needed; return why it ended early, otherwise ""."""
         with self._lock:
             if self._closed:
                 return "was not checked: it was stopped"
@@ -355,7 +356,7 @@ class IsolatedWorker:
                 try:
                     self._process = ChildProcess()
                 except OSError as error:
-                    # The limit of processes or open files is reached, or the interpreter may not be executed.
+                    # The limit of processes or open files is reached, or the interpreter cannot be executed.
                     return f"{NOT_STARTED} to ask it: {system_error_text(error)}"
             process = self._process
         process.send(request)
@@ -382,7 +383,7 @@ class IsolatedWorker:
         return self._end(process)
 
     def _end(self, process: ChildProcess, hangs: str = "") -> str:
-        """Reap a worker that has ended, or kill one that hangs; return the reason."""
+        """Reap a worker that has ended, or kill a worker that hangs; return the reason."""
         if hangs:
             process.signal(signal.SIGUSR1)
             end = time.monotonic() + _STACKS_S
@@ -399,7 +400,7 @@ class IsolatedWorker:
 
 
 def _exit_reason(code: int | None, noise: str) -> str:
-    """Explain why a process ended, from its exit code and the end of its output."""
+    """Explain why a process has ended, from its exit code and the end of its output."""
     if code is None:
         return f"did not end within {_END_S:g} s, not even when killed"
     if code < 0:
@@ -411,11 +412,11 @@ def _exit_reason(code: int | None, noise: str) -> str:
 
 
 def _crash_location(noise: str) -> str:
-    """Return the innermost Python frame of the stacks that faulthandler wrote, as message text."""
+    """Return the innermost Python frame in the stacks that faulthandler wrote, as a part of a message."""
     headers = list(re.finditer(r"^(Current thread|Thread) 0x.*$", noise, re.MULTILINE))
     if not headers:
         return ""
-    # The main thread, which does the work, is listed last if no thread is marked as current.
+    # If no thread is marked as current, the main thread, which does the work, is listed last.
     header = next(
         (header_match for header_match in headers if header_match[1] == "Current thread"), headers[-1]
     )
@@ -424,20 +425,20 @@ def _crash_location(noise: str) -> str:
 
 
 def answer_requests(pipe: int) -> None:
-    """Answer requests, JSON messages on the file descriptor `pipe`, until the parent closes it.
+    """Answer the requests (JSON messages) on the file descriptor `pipe` until the parent closes it.
 
     One process serves all requests, because importing torch costs more than all checks together. A request
-    has `module`, `items`, `arguments`, `barred` (package to reason: packages that would crash or hang this
-    process too) and `last_s` (time limit per item).
+    has `module`, `items`, `arguments`, `barred` (packages that would crash or hang this process too, with
+    reasons) and `last_s` (time limit per item in seconds).
     """
-    # Child processes of this process must not keep the pipe open.
+    # Processes that this process starts must not keep the pipe open.
     os.set_inheritable(pipe, False)
-    # The parent reports a crash; a core file would only fill the user's folder.
+    # The parent reports a crash, so a core file would only fill the user's folder.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    # The parent requests the stacks of a hanging item with SIGUSR1. faulthandler's C handler needs no
+    # The parent sends SIGUSR1 to get the stacks of a hanging item. faulthandler's C handler needs no
     # interpreter lock, so it works inside a driver too.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    # This must precede the import of torch, as in the command line.
+    # As in the command line, this must be called before torch is imported.
     prepare_process()
     parent = Connection(pipe)
     with contextlib.suppress(EOFError):
@@ -464,11 +465,11 @@ def _answer(request: dict[str, Any], parent: Connection) -> None:
         def write(item: str = item, **event: Any) -> None:
             parent.send_bytes(json.dumps({"item": item, **event}).encode())
 
-        # Marks where this item's output begins.
+        # Mark the beginning of this item's output.
         with contextlib.suppress(OSError):
             os.write(2, ITEM_START)
         write(event="begun")
-        # Takes effect only if the parent has died; otherwise the parent ends this process much earlier.
+        # This takes effect only if the parent has died, otherwise the parent ends this process much earlier.
         faulthandler.dump_traceback_later(request["last_s"], exit=True)
         try:
             module, _, name = request["module"].partition(":")
@@ -477,7 +478,7 @@ def _answer(request: dict[str, Any], parent: Connection) -> None:
                 item, lambda write=write, **message: write(event="said", said=message), **request["arguments"]
             )
         except BaseException as error:
-            # The checked code may raise anything, including SystemExit; the exception is the answer.
+            # The checked code may raise anything, including SystemExit. The exception is the answer.
             write(event="raised", error=describe_error(error))
         else:
             write(event="done")

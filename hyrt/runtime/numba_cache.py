@@ -1,4 +1,4 @@
-"""numba with a kernel cache that is safe for concurrent processes and rebuilt if it is damaged."""
+"""Kernel cache for numba that is safe for concurrent processes, and rebuilt if it is damaged."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _load: Any = IndexDataCacheFile.load
 
 
 def _data_name(self: Any, number: int) -> str:
-    """Return a new unique file name for one kernel of a function, independent of numba's counter.
+    """Return a unique file name for a kernel of a function, instead of a name with numba's counter.
 
     numba counts up from 1 and takes no lock. Two processes that save kernels of one function at the same time
-    may both take the same number, and later runs would load one kernel in place of the other, for example a
+    may use the same number, and later runs would load one kernel in place of the other one, for example a
     loop for another row width. A process that reads the new index of a changed source before the kernel is
     written would load the kernel of the old source.
     """
@@ -36,7 +36,7 @@ def _data_name(self: Any, number: int) -> str:
 
 
 def _save_data(self: Any, name: str, data: Any) -> None:
-    """Write a kernel and its checksum, because machine code with a flipped bit would be executed."""
+    """Write a kernel with its checksum, because a kernel with a flipped bit would be executed."""
     content = self._dump(data)
     with self._open_for_write(self._data_path(name)) as file:
         file.write(content + _digest(content))
@@ -57,7 +57,7 @@ def _digest(content: bytes) -> bytes:
 def _checked_index(self: Any) -> dict[Any, str]:
     """Return the kernel file names of a function; empty if the index is damaged and must be replaced."""
     try:
-        # A flipped bit may turn a name into a path of a folder that does not exist.
+        # A flipped bit may turn a name into a path in a folder that does not exist.
         return {
             key: name
             for key, name in _load_index(self).items()
@@ -65,13 +65,13 @@ def _checked_index(self: Any) -> dict[Any, str]:
         }
     except OSError:
         raise
-    except Exception:  # Damaged pickles raise anything.
+    except Exception:  # Damaged pickles may raise any exception.
         _warn(self._cache_path)
         return {}
 
 
 def _checked_load(self: Any, key: Any) -> Any:
-    """Return a kernel; None if it is missing or damaged, so that it is compiled and saved again."""
+    """Return a kernel, or None if it is missing or damaged, so that it is compiled and saved again."""
     try:
         return _load(self, key)
     except OSError:
@@ -85,7 +85,7 @@ _WARNED = threading.Event()
 
 
 def _warn(folder: str) -> None:
-    """Warn once per process, because other kernels are usually damaged if one is."""
+    """Warn only once per process, because usually several kernels are damaged."""
     if not _WARNED.is_set():
         _WARNED.set()
         warn_user(f"compiled kernels in {folder} are damaged and will be recompiled", MachineWarning)

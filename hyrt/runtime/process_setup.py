@@ -1,4 +1,4 @@
-"""Setup of the process before torch and numba are used: environment, kernel cache folder, fork safety."""
+"""Setup of the process before torch and numba are used: environment, kernel cache folder and fork safety."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hyrt_perfmodel.user_cache import user_cache_dir
 
 from hyrt.errors import ConfigError, warn_user
 
-# Constants of glibc's <malloc.h>.
+# Constants from <malloc.h> of glibc.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 
 _COMPILER = "torch._dynamo"
@@ -27,8 +27,8 @@ _COMPILER = "torch._dynamo"
 class _LazyCompiler(ModuleType):
     """Lazy stand-in for torch's compiler module, replaced by the real module on first real use.
 
-    torch's optimizers import the compiler only to exclude functions from compilation. If it is not loaded, no
-    function is compiled, so none has to be excluded.
+    torch's optimizers import the compiler only to exclude functions from compilation. Without the compiler,
+    no function is compiled, so none has to be excluded.
     """
 
     def graph_break(self, *_: Any, **__: Any) -> None:
@@ -41,23 +41,23 @@ class _LazyCompiler(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if sys.modules.get(self.__name__) is self:
             if name.startswith("__") and name != "__path__":
-                raise AttributeError(name)  # Attributes that `inspect` reads from every module.
+                raise AttributeError(name)  # `inspect` reads these attributes from every module.
             del sys.modules[self.__name__]
         return getattr(import_module(self.__name__), name)
 
 
 def prepare_process() -> None:
-    """Let idle threads sleep, let the allocator keep freed pages, and defer the import of torch's compiler.
+    """Make idle threads sleep and the allocator keep freed pages, and defer the import of torch's compiler.
 
-    OpenMP's threads by default spin for milliseconds after each parallel region, on cores that another stage
-    could use. glibc returns large freed blocks to the system, so every step would pay page faults for its
-    temporaries, which cost more than the work itself. torch's first optimizer imports torch's compiler, which
-    takes a second; now only models that use the compiler import it. Settings in the user's environment take
-    precedence.
+    By default, OpenMP threads spin for milliseconds after each parallel region, on cores that another stage
+    could use. glibc returns large freed blocks to the system, so the temporaries of every step would cause
+    page faults, which cost more than the work itself. The first torch optimizer imports torch's compiler,
+    which takes a second; now only models that use the compiler import it. Settings in the user's environment
+    take precedence.
     """
-    # hyrt reports broken connections itself; torch would log each one with C++ frames.
+    # hyrt reports broken connections itself, but torch would log each one with C++ frames.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    # If torch is already loaded, its compiler may be loaded too.
+    # If torch is already loaded, its compiler may be loaded as well.
     sys.modules.setdefault(_COMPILER, _LazyCompiler(_COMPILER))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if sys.platform == "linux" and not any(name.startswith("MALLOC_") for name in os.environ):
@@ -75,7 +75,7 @@ def prepare_process() -> None:
 
 
 def check_compiler() -> None:
-    """Check that numba can compile and cache kernels, because numba's own errors name no remedy.
+    """Check that numba can compile and cache kernels, since numba's errors do not name a remedy.
 
     Raises ConfigError, which names the environment variable and the remedy.
     """
@@ -100,8 +100,8 @@ def check_compiler() -> None:
 def ensure_kernel_cache() -> None:
     """Create a temporary kernel cache if neither the package's folder nor the user's cache is writable.
 
-    Every process then recompiles its kernels. Nothing is done if NUMBA_CACHE_DIR is set. The folder is new
-    and private, because numba executes cached files.
+    Every process then compiles its kernels again. If NUMBA_CACHE_DIR is set, nothing is done. The folder is
+    new and private, because numba executes cached files.
     """
     if "NUMBA_CACHE_DIR" in os.environ:
         return
@@ -131,31 +131,31 @@ def _default_folders() -> tuple[Path, Path]:
 
 
 def _can_write(folder: Path) -> bool:
-    """Return whether the folder is writable, or can be created in its first existing ancestor."""
-    # Unlike os.path.exists, Path.exists raises if an ancestor may not be entered, such as another user's
-    # home.
+    """Return whether the folder is writable, or could be created in its first existing ancestor."""
+    # Unlike os.path.exists, Path.exists raises an error if an ancestor, such as another user's home, is not
+    # accessible.
     while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
 
 
-# The value is the process id, so a new interpreter started by a forked child is not marked.
+# The value of the variable is the process id, so an interpreter that a forked child starts is not marked.
 _MARK = "HYRT_FORKED"
-# Upper bound of importing torch from a slow disk. After that the fork proceeds, even if the child may hang.
+# Longest wait for the import of torch from a slow disk. The fork then proceeds, even if the child may hang.
 _MAX_WAIT_S = 60.0
-# Neither module locks nor the lock of numba's compiler notify waiters, so both are polled.
+# Neither module locks nor the lock of numba's compiler notify waiting threads, so poll both.
 _POLL_S = 0.01
 
 
 @cache
 def register_fork_handlers() -> None:
-    """Make every later fork of this process first wait for imports and compilations in other threads.
+    """Make every later fork of this process wait for imports and compilations in other threads.
 
-    Otherwise the child would inherit locks of modules under import and of numba's compiler, held by threads
-    that do not exist in the child: its first use of either would wait forever.
+    Otherwise the child would inherit locks (of modules that are being imported, or of numba's compiler) whose
+    owner threads do not exist in the child, and wait for these locks forever.
     """
-    # Handlers run in reverse order of registration. `logging`, whose lock an import may take, must register
-    # first.
+    # Handlers run in reverse order of registration. `logging` has a lock that an import may take, so it must
+    # register first.
     assert logging
     os.register_at_fork(before=_wait_for_locks)
 
@@ -174,13 +174,13 @@ def _others_hold_locks() -> bool:
 
 
 def _holds_locks(frame: FrameType | None) -> bool:
-    """Return whether a thread is in numba's compiler or in an import of hyrt; other imports do not count."""
+    """Return whether a thread is in numba's compiler or in an import of hyrt; other imports are ignored."""
     is_import = False
     while frame is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
         if package == "numba":
             return True
-        # From the innermost call outwards: hyrt may itself run inside another library's import.
+        # Search from the innermost call outwards, because another library's import may run hyrt.
         if package == "hyrt" and (is_import or frame.f_code.co_name == "<module>"):
             return True
         is_import = is_import or package == "importlib"
@@ -190,13 +190,13 @@ def _holds_locks(frame: FrameType | None) -> bool:
 
 @cache
 def mark_forks() -> None:
-    """Mark processes that are forked from this one from now on; see `forked_after_threads`."""
+    """Mark all processes that are forked from now on: see `forked_after_threads`."""
     os.register_at_fork(after_in_child=lambda: os.environ.update({_MARK: str(os.getpid())}))
 
 
 def forked_after_threads() -> bool:
     """Return whether this process was forked after `mark_forks`.
 
-    OpenMP's threads exist only in the parent: torch's first parallel loop would wait forever.
+    OpenMP threads exist only in the parent, so torch's first parallel loop would wait forever in the child.
     """
     return os.environ.get(_MARK) == str(os.getpid())

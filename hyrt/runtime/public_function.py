@@ -1,5 +1,5 @@
-"""Error reporting of public functions: one-line messages for invalid calls, and tracebacks limited to user
-frames.
+"""Error reporting of public functions: one-line messages for invalid calls, and tracebacks with user frames
+only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def public_function(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function report wrong arguments in one line, and shorten the tracebacks of hyrt's errors.
+    """Make a function report invalid arguments in one line, and shorten the tracebacks of hyrt's errors.
 
     With HYRT_TRACEBACK=1 in the environment, tracebacks are complete.
     """
@@ -41,7 +41,7 @@ def public_function(function: Callable[P, R]) -> Callable[P, R]:
             causes = _list_causes(error)
             for cause in causes:
                 cause.with_traceback(_shorten_traceback(cause))
-            # The error's message already includes the messages of hyrt's own causes.
+            # The error's message already includes the messages of causes that are errors of hyrt.
             root = next((cause for cause in causes if not isinstance(cause, HyrtError)), error.__cause__)
             raise error.with_traceback(_shorten_traceback(error)) from root
 
@@ -55,7 +55,7 @@ def _describe_call(
     named: Mapping[str, Any],
     error: TypeError,
 ) -> str:
-    """Return a message about the wrong arguments of a call, with the remedy."""
+    """Return a message about the invalid arguments of a call, with the remedy."""
     parameters = signature.parameters.values()
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     repeated = next((argument for argument in positional[: len(args)] if argument in named), None)
@@ -81,7 +81,7 @@ def _describe_call(
 
 
 def _list_causes(error: BaseException) -> list[BaseException]:
-    """Return the causes of an error, the direct one first."""
+    """Return the causes of an error, starting with the direct cause."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
         chain.append(cause)
@@ -89,9 +89,9 @@ def _list_causes(error: BaseException) -> list[BaseException]:
 
 
 def _shorten_traceback(error: BaseException) -> TracebackType | None:
-    """Return an error's traceback without frames of hyrt and of libraries.
+    """Return an error's traceback without the frames of hyrt and of libraries.
 
-    A library's error without user frames keeps its last frame, because its message names no location.
+    A library's error without user frames keeps its last frame, because its message has no location.
     """
     entries, entry = [], error.__traceback__
     while entry is not None:

@@ -1,4 +1,4 @@
-"""End of the process: stop signals, exit with running threads, and reports of unexpected exits."""
+"""End of the process: stop signals, exits while threads are running, and reports of unexpected exits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import NoReturn, Self
 
-# A line from the writer means success; end of file without a line means that the writer has died.
+# A line from the process means success. End of file without a line means that the process has died.
 _MONITOR_SCRIPT = 'read -r over || printf "%s\\n" "$1" >&2'
 
 
@@ -25,8 +25,8 @@ def report_unexpected_exit(text: str) -> Iterator[None]:
     """Print a line on standard error if the process ends within the block.
 
     A library may end the process in ways that no handler sees: `_exit`, a signal, a crash in a destructor. A
-    shell at the other end of a pipe detects all of them and starts in a few milliseconds; a second Python
-    process would have to repeat all imports.
+    shell at the other end of a pipe detects every exit and starts in a few milliseconds, whereas a second
+    Python process would have to import everything again.
     """
     try:
         monitor = subprocess.Popen(
@@ -45,8 +45,8 @@ def report_unexpected_exit(text: str) -> Iterator[None]:
 def exit_cleanly() -> Iterator[None]:
     """Exit with the block's exit code even if daemon threads are still running.
 
-    At interpreter exit, threads that return from torch or a driver are unwound, which their C++ code does not
-    survive: the process would abort with "terminate called without an active exception" (exit code 134).
+    At interpreter exit, Python unwinds threads that return from torch or a driver. Their C++ code does not
+    support this: the process would abort with "terminate called without an active exception" (exit code 134).
     """
     try:
         yield
@@ -59,10 +59,10 @@ def exit_cleanly() -> Iterator[None]:
 
 @contextmanager
 def report_os_exit() -> Iterator[None]:
-    """Within the block, report `os._exit` calls of other packages in one line and replace exit code 0 by 1.
+    """Report `os._exit` calls of other packages in the block in one line, and replace their exit code 0 by 1.
 
-    A plug-in that calls `os._exit` would end a run as if it had succeeded. Forked child processes are not
-    affected. Exits inside C libraries are not detected.
+    Otherwise a plug-in that calls `os._exit` would end a run as if it had succeeded. Forked child processes
+    are not affected. Exits inside C libraries are not detected.
     """
     original, pid = os._exit, os.getpid()
 
@@ -92,12 +92,12 @@ def _has_live_threads() -> bool:
 
 
 def _end_now(code: int) -> NoReturn:
-    """Do what the interpreter does at exit, except for finalizing itself."""
+    """Do what the interpreter does at exit, except finalizing itself."""
     try:
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.main_thread():
                 thread.join()
-        # atexit functions remove temporary files, for example. There is no public function to run them.
+        # For example, atexit functions remove temporary files. There is no public function to run these.
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):
@@ -106,7 +106,7 @@ def _end_now(code: int) -> NoReturn:
         os._exit(code)
 
 
-# Sent by batch systems some time before they kill a job. SIGXCPU is repeated for each second of CPU time.
+# Batch systems send these signals before they kill a job, and SIGXCPU again for each second of CPU time.
 _NOTICES = (signal.SIGXCPU, signal.SIGUSR1, signal.SIGUSR2)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_NOTICES)
 """Signals that stop a run, sent by users or by batch systems."""
@@ -119,9 +119,9 @@ class StopSignals:
     """Listener for `STOP_SIGNALS` on a separate thread, as a context manager for the main thread.
 
     SIGHUP is sent when a terminal closes. If SIGHUP or a batch system's signal is ignored, as under nohup, it
-    stays ignored. Python runs signal handlers between two bytecodes of the main thread, which may be in a
-    compiled kernel for minutes; a thread that reads signal numbers from a socket acts at once. During
-    training, the process ends at most `grace_s` seconds after the first signal.
+    remains ignored. Python runs signal handlers between two bytecodes of the main thread, which may spend
+    minutes in a compiled kernel. The thread reads signal numbers from a socket instead, and acts at once.
+    During training, the process ends at most `grace_s` seconds after the first signal.
     """
 
     def __init__(self, grace_s: float = 8.5) -> None:
@@ -138,20 +138,20 @@ class StopSignals:
 
     @property
     def first_signal(self) -> int:
-        """Number of the first received signal; 0 if there is none."""
+        """Number of the first received signal, or 0."""
         return self._first
 
     @property
     def exit_code(self) -> int:
-        """128 + the first signal's number: 130 for SIGINT, 143 for SIGTERM."""
+        """Exit code of a process that ends by the first signal: 130 for SIGINT, 143 for SIGTERM."""
         return 128 + self._first
 
     def defer_to_step_end(self, announce: Callable[[str], None], exit_message: Callable[[], str]) -> None:
-        """From now on, let the first signal only set `requested`.
+        """Make the first signal only set `requested` from now on.
 
-        `announce` is called at once with the message that the current step is finished first. `exit_message`
-        returns the message to print if the process exits before the step has ended: after the grace time, or
-        at a second signal that is not one of the batch systems' signals.
+        `announce` is then called with the message that the current step will be finished first.
+        `exit_message` returns the message to print if the process exits before the step has ended: after the
+        grace time, or at a second signal other than the batch systems' signals.
         """
         self._exit_message = exit_message
         self._announce = announce
@@ -173,7 +173,7 @@ class StopSignals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._handlers_before.items():
-            # The process is about to end: another signal must not change its exit.
+            # The process is about to end, and another signal must not change its exit code.
             signal.signal(number, signal.SIG_IGN if self.requested else handler)
         signal.set_wakeup_fd(self._descriptor_before)
         self._closing = True
@@ -203,11 +203,11 @@ class StopSignals:
 
 
 def _ignore_signal(number: int, frame: FrameType | None) -> None:
-    """Replace the default action: the listening thread gets the signal number through the wakeup socket."""
+    """Do nothing, unlike the default action: the thread gets the signal number from the wakeup socket."""
 
 
 def _exit_now(exit_code: int, words: str) -> NoReturn:
-    """Exit without waiting. Files are replaced atomically, so none is left half written."""
+    """Exit without waiting. Files are replaced atomically, so no file is incomplete."""
     try:
         # A live display may have replaced sys.stdout.
         if sys.__stdout__ is not None and sys.__stdout__.isatty():

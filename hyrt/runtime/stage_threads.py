@@ -1,4 +1,4 @@
-"""Bounded channels, and the stage threads that they join, with shared failure handling and a watchdog."""
+"""Bounded channels, and the stage threads that they connect, with shared failure handling and a watchdog."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ T = TypeVar("T")
 
 
 class ChannelClosedError(Exception):
-    """Exception of `get` at the end of the stream, and of `put` if the receiver has closed its end."""
+    """Error of `get` at the end of the stream, and of `put` if the receiver has closed its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
-    """Counters since the channel was created.
+    """Counters of a channel since its creation.
 
     `send_blocked_s` and `receive_blocked_s` are the total waiting times of the two ends, and `sends_blocked`
-    and `receives_blocked` count the waits. `peak` is the highest occupancy. `item_s` is the total residence
-    time of all items; divided by the elapsed time, it is the mean occupancy.
+    and `receives_blocked` count the waits. `peak` is the highest occupancy. `item_s` is the total time that
+    items have spent in the channel; divided by the elapsed time, it is the mean occupancy.
     """
 
     capacity: int
@@ -46,9 +46,9 @@ class ChannelStatistics:
 class Channel(Generic[T]):
     """Bounded first-in first-out queue with two ends.
 
-    Closing the sending end ends the stream once it is drained; closing the receiving end makes the next `put`
-    raise; `fail` makes both ends raise at once. `on_change` is called with the number of queued items on
-    every change.
+    If the sender closes its end, the stream ends after the queued items. If the receiver closes its end, the
+    next `put` raises an error. `fail` makes both ends raise an error at once. `on_change` is called with the
+    number of queued items after every change.
     """
 
     def __init__(self, name: str, capacity: int, on_change: Callable[[int], None] | None = None) -> None:
@@ -64,13 +64,13 @@ class Channel(Generic[T]):
         self._failure: BaseException | None = None
         self._peak = self._sent = self._received = 0
         self._sends_blocked = self._receives_blocked = 0
-        # Each interval subtracts its start time from these sums when it begins, and adds its end time when it
-        # ends. Only the start time of an interval in progress is included.
+        # To measure an interval, subtract its start time from the sum when it begins, and add its end time
+        # when it ends. An interval in progress has only subtracted its start time.
         self._send_blocked_s = self._receive_blocked_s = self._item_s = 0.0
         self._senders_waiting = self._receivers_waiting = 0
 
     def put(self, item: T) -> None:
-        """Send an item; block while the channel is full.
+        """Send an item, and block while the channel is full.
 
         Raises ChannelClosedError if the receiver has closed its end.
         """
@@ -97,9 +97,9 @@ class Channel(Generic[T]):
             self._changed.notify_all()
 
     def get(self) -> T:
-        """Receive the next item; block while the channel is empty.
+        """Receive the next item, and block while the channel is empty.
 
-        Raises ChannelClosedError if the sender has closed its end and the channel is drained.
+        Raises ChannelClosedError if the sender has closed its end and no items are left.
         """
         with self._changed:
             if self._must_wait_to_receive():
@@ -130,13 +130,13 @@ class Channel(Generic[T]):
             yield item
 
     def close_sender(self) -> None:
-        """End the stream. Queued items can still be received."""
+        """Close the sending end. Queued items can still be received."""
         with self._changed:
             self._sender_closed = True
             self._changed.notify_all()
 
     def close_receiver(self) -> None:
-        """Stop receiving: drop all queued items and make the next `put` raise."""
+        """Close the receiving end: drop all queued items, and make the next `put` raise an error."""
         with self._changed:
             self._receiver_closed = True
             self._item_s += time.perf_counter() * len(self._items)
@@ -189,20 +189,19 @@ class Channel(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSnapshot:
-    """Snapshot of channel counters, summed since the channels were created."""
+    """Snapshot of the counters of several channels."""
 
     time_s: float
-    """Time of the snapshot, in seconds of `time.perf_counter`."""
+    """Time of the snapshot by `time.perf_counter`, in seconds."""
     blocked_s: Mapping[str, float]
-    """Blocked seconds of each stage, keyed `<stage>.input` and `<stage>.output`; averaged over a stage's
-    threads.
+    """Blocked seconds of each stage (mean over its threads), with keys `<stage>.input` and `<stage>.output`.
     """
     item_s: Mapping[str, float]
-    """Total residence time of items in each channel, keyed by channel name."""
+    """Total seconds that items have spent in each channel, by channel name."""
     capacity: Mapping[str, int]
 
     def mean_items_since(self, before: QueueSnapshot) -> dict[str, float]:
-        """Return the mean number of items in each channel since the snapshot `before`."""
+        """Return the mean number of items in each channel since an earlier snapshot."""
         elapsed_s = self.time_s - before.time_s
         if elapsed_s <= 0:
             return {}
@@ -210,11 +209,11 @@ class QueueSnapshot:
 
 
 class Watchdog:
-    """Detector of an activity counter that stays unchanged while the consumer waits.
+    """Watchdog that detects if an activity counter does not change while the consumer waits.
 
     `activity` returns a number that changes with any progress. `is_waiting` returns whether the consumer is
-    waiting, because its own work does not count as a stall. After `timeout_s` seconds without a change,
-    `on_stall` is called once with the stacks of all threads.
+    waiting: while it works, nothing counts as a stall. After `timeout_s` seconds without a change, `on_stall`
+    is called once with the stacks of all threads.
     """
 
     def __init__(
@@ -246,8 +245,8 @@ class Watchdog:
     def check(self, late_s: float = 0.0) -> bool:
         """Check for progress once; return True if the run has stalled.
 
-        `late_s` is the delay of this check beyond its schedule: the process was stopped or the machine slept,
-        so no progress was possible.
+        `late_s` is the delay of this check. The process was stopped or the machine slept, so no progress was
+        possible in this time.
         """
         now = self._clock()
         self._since += late_s
@@ -263,7 +262,7 @@ class Watchdog:
         last_check = self._clock()
         while not self._stop.wait(pause_s):
             now = self._clock()
-            # A busy machine delays a check a little; during such a delay progress was possible.
+            # A busy machine may delay a check by one interval, during which progress is possible.
             late_s = now - last_check - 2 * pause_s
             last_check = now
             if self.check(max(0.0, late_s)):
@@ -272,7 +271,7 @@ class Watchdog:
 
 
 def format_thread_stacks() -> str:
-    """Return the formatted stack of every thread, with thread names."""
+    """Return the formatted stacks of all threads, with thread names."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
     for ident, frame in sys._current_frames().items():
@@ -281,16 +280,16 @@ def format_thread_stacks() -> str:
     return "\n".join(parts)
 
 
-# A healthy stage ends within one step after its channels fail. Users are promised an end within 5 s.
+# A healthy stage ends within one step after its channels fail, and users are promised an end within 5 s.
 _JOIN_S = 5.0
-# A thread that has hung for the whole stall timeout is unlikely to recover; the others end at once.
+# A thread that has hung for the whole stall timeout is unlikely to recover. Other threads end at once.
 _JOIN_AFTER_STALL_S = 1.0
 
 
 class StageProgress:
-    """Current work of one stage thread, updated by the thread itself.
+    """Current work of a stage thread, updated by the thread itself.
 
-    `recent` is the log of started steps, for the report of a stall.
+    `recent` is the log of started steps, which is included in reports of stalls.
     """
 
     def __init__(self, stage: str, device: str, recent: deque[tuple[str, str, int]]) -> None:
@@ -300,7 +299,7 @@ class StageProgress:
         self._step = -1
 
     def begin_step(self, step: int, stage: str = "") -> None:
-        """Record that the thread starts a step, of another stage if `stage` is set."""
+        """Record that the thread starts a step; if `stage` is not empty, the thread is now in this stage."""
         self._stage, self._step = stage or self._default_stage, step
         self._recent.append((self._stage, self.device, step))
 
@@ -316,14 +315,14 @@ class StageProgress:
 class StageThreads:
     """Threads of a pipeline's stages, and the channels between stages.
 
-    The first failure wins: it fails every channel, so that every thread ends, and the consumer raises it.
-    `close` joins all threads within a time limit; a thread that exceeds the limit is named in an error.
+    The first failure fails every channel, so that every thread ends, and the consumer raises it. `close`
+    joins all threads within a time limit, and raises an error that names a thread that exceeds it.
 
     After `stall_timeout_s` seconds without progress while the consumer waits, `on_stall` is called with the
-    stacks of all threads, and then `explain_stall`, which returns the failure to raise if something else has
-    blocked the threads, or None. `on_failure` is called with the first failure, in the thread that failed.
+    stacks of all threads, and then `explain_stall`, which returns the failure that blocks the threads, or
+    None if it is unknown. `on_failure` is called with the first failure, in the thread that failed.
     `channel_observer` returns the occupancy callback of a named channel, or None. `on_close` is called before
-    the threads are joined; it must release threads that wait for something other than a channel, which then
+    the threads are joined, and must wake threads that wait for something other than a channel, so that these
     raise `ChannelClosedError`.
     """
 
@@ -355,13 +354,13 @@ class StageThreads:
         self._guard = Watchdog(stall_timeout_s, self._activity, lambda: self._consumer_waits, self._stalled)
 
     def add_channel(self, name: str, capacity: int) -> Channel[Any]:
-        """Create a channel that fails together with the group."""
+        """Create a channel that fails together with the other channels."""
         channel: Channel[Any] = Channel(name, capacity, self._watch(name))
         self._channels.append(channel)
         return channel
 
     def add_thread(self, name: str, stage: str, device: str, body: Callable[[StageProgress], None]) -> None:
-        """Add a thread, started with the group; its body reports its progress through the `StageProgress`."""
+        """Add a thread, which starts with the others; `body` reports its progress in the `StageProgress`."""
         place = StageProgress(stage, device, self._recent)
 
         def run() -> None:
@@ -371,7 +370,7 @@ class StageThreads:
                 if error is self._failure or (isinstance(error, ChannelClosedError) and self._is_closing):
                     return
                 if isinstance(error, StageError):
-                    # The message already names stage, device and step.
+                    # The message of this error already names stage, device and step.
                     self._fail(error)
                     return
                 failure = StageError(
@@ -384,7 +383,7 @@ class StageThreads:
 
     @contextmanager
     def consumer_waiting(self, doing: str = "") -> Iterator[None]:
-        """Mark the consumer as waiting for the threads, or busy with bounded work, within the block."""
+        """Within the block, treat the consumer as waiting for the threads, or as busy with bounded work."""
         self._consumer_does = doing
         self._consumer_waits = True
         try:
@@ -451,7 +450,7 @@ class StageThreads:
             f"nothing moved for {self._timeout_s:g} s ({summary}); raise runtime.stall_timeout_s if a "
             "step takes that long"
         )
-        # Fail first: the run must end even if the report cannot be written.
+        # Fail the channels first: the run must end even if the report cannot be written.
         self._fail(stalled)
         try:
             events = "\n".join(recent)
@@ -460,7 +459,7 @@ class StageThreads:
             stalled.add_note(f"the stacks of all threads could not be written: {error}")
 
     def _busy(self) -> list[str]:
-        """Return the current work of all threads that do not wait in a channel."""
+        """Return the current work of each thread that is not waiting in a channel."""
         frames = sys._current_frames()
         busy = [self._consumer_does] if self._consumer_does else []
         for thread, place in self._threads.items():
@@ -472,7 +471,7 @@ class StageThreads:
         return busy
 
     def record_progress(self) -> None:
-        """Record progress that passes through no channel. This is thread-safe."""
+        """Record progress other than items in channels. This method is thread-safe."""
         self._moves += 1
 
     def _activity(self) -> int:

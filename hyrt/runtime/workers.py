@@ -1,4 +1,4 @@
-"""Worker threads for one stage, with chunk boundaries that do not depend on the number of threads."""
+"""Team of worker threads for one stage, with chunk boundaries that do not depend on the number of threads."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from hyrt.runtime.buffer_pool import BufferPool
 Chunk = Callable[[int, int], None]
 
 IntervalCallback = Callable[[int, int], None]
-"""Callback in a thread that has worked on a job, with start and end in nanoseconds of
-`time.perf_counter_ns`."""
+"""Callback in a thread that has worked on a job, with start and end by `time.perf_counter_ns`."""
 
 RunObserver = Callable[[Chunk], IntervalCallback | None]
-"""Callback in the calling thread for each `Workers.run` that several threads share; returns the callback for
-each thread that has worked, or None."""
+"""Callback in the calling thread for each shared `Workers.run` call. It returns an `IntervalCallback` for the
+threads that take part, or None.
+"""
 
 
-# A chunk takes milliseconds; a thread that needs longer than this to end is stuck.
+# Seconds to wait for a thread to end. A chunk takes milliseconds, so a slower thread is stuck.
 _JOIN_S = 5.0
-# Above this duration, the time of a call is dominated by its work, not by waking threads.
+# Duration above which the time of a call is dominated by its work, not by waking threads.
 _LONG_S = 1e-3
-# Decay of the measured time of the alternative (shared or alone) that was not taken, so that it is eventually
-# retried.
+# Decay per call of the time that was measured for the other way (shared or alone), so that this way is
+# eventually tried again.
 _DECAY = 0.995
-# Number of consecutive short calls after a long one before a call is tried alone.
+# Number of short calls that must follow a long call before a call is tried alone.
 _MIN_SHORT_CALLS = 8
 _MAX_KINDS = 1 << 10
 _MAX_THREADS = 1 << 14
 
 
 class _Job:
-    """Call of `Workers.run`. Threads draw chunks until none is left; the last one to finish sets `done`."""
+    """Call of `Workers.run`. Threads take chunks until none is left; the last one to finish sets `done`."""
 
     def __init__(self, work: Chunk, size: int, grain: int, worked: IntervalCallback | None = None) -> None:
         self._worked = worked
@@ -64,7 +64,7 @@ class _Job:
                 except BaseException as error:
                     self.error = error
             if worked is not None:
-                # Measured before the caller can continue, so that the caller's next work is not included.
+                # Read the clock before the caller can continue, so that its next work is not included.
                 ended = time.perf_counter_ns()
             if next(self._finished) == self.num_chunks:
                 self.done.set()
@@ -73,10 +73,10 @@ class _Job:
 
 
 class _MeasuredTimes:
-    """Measured times of one kind of work, shared by the team and done by the caller alone.
+    """Measured times of one kind of work, shared by the team or done by the caller alone.
 
-    Waking a thread and passing on the interpreter lock takes 0.1 ms on virtual machines, which is more than
-    some work takes in total.
+    On virtual machines, waking a thread and passing on the interpreter lock takes 0.1 ms, which is more than
+    some calls take in total.
     """
 
     __slots__ = ("alone_s", "shared_s", "short_calls")
@@ -92,19 +92,19 @@ class _MeasuredTimes:
             return
         self.shared_s = _mean(self.shared_s, seconds)
         if seconds > _LONG_S:
-            # Layers of other widths may have the same number of chunks: long work in between stays shared.
+            # Layers of other widths may have the same number of chunks, so share all calls if some are long.
             self.alone_s, self.short_calls = math.inf, 0
             return
         self.short_calls += 1
         if not math.isinf(self.alone_s):
             self.alone_s *= _DECAY
         elif self.short_calls > _MIN_SHORT_CALLS:
-            # Not measured yet: the next call is done alone to measure it.
+            # The time alone is unknown, so the next call is done alone to measure it.
             self.alone_s = 0.0
 
 
 def _mean(known_s: float, seconds: float) -> float:
-    """Return a moving mean that limits the effect of a single interrupted call."""
+    """Return a moving mean, in which a single call that was interrupted has a limited effect."""
     return (known_s + min(seconds, 2 * known_s)) / 2 if known_s else seconds
 
 
@@ -117,7 +117,7 @@ class Workers:
     """Resizable team of threads for calls that release the interpreter lock.
 
     The calling thread works too, so a team of one starts no thread. Chunk boundaries depend only on the size
-    and the grain: results that are computed chunk by chunk are equal for any number of threads.
+    and the grain, so results that are computed chunk by chunk are equal for any number of threads.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class Workers:
     ) -> None:
         self.pool = pool
         self.observer: RunObserver | None = None
-        """Callback for shared calls, with the times of each thread; set it between two calls of `run`."""
+        """Observer of shared calls, with the times of each thread; set it between two calls of `run`."""
         self._name = name
         self._on_start = on_start
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -153,7 +153,7 @@ class Workers:
         return len(self._threads) + 1
 
     def resize(self, count: int) -> None:
-        """Change the number of threads; call it only between two calls of `run`."""
+        """Change the number of threads. Must be called between two calls of `run`."""
         check_int(f"the number of threads of {self._name}", count, 1, _MAX_THREADS)
         if count != self.count:
             self._times.clear()
@@ -163,7 +163,7 @@ class Workers:
             try:
                 thread.start()
             except RuntimeError:
-                # The system refuses more threads: stop the ones just started, so that they do not wait
+                # The system refuses more threads. Stop the threads that have just started, so that none waits
                 # forever.
                 self.resize(before)
                 raise
@@ -185,24 +185,24 @@ class Workers:
     def run(self, work: Chunk, size: int, grain: int) -> None:
         """Call `work(start, stop)` on consecutive ranges of at most `grain` that cover `range(size)`.
 
-        Return when all calls are done, and raise the first exception. The caller does short work alone if
-        that was measured to be faster.
+        Return when all calls are done, or raise the first exception. Short work is done by the caller alone
+        if this was faster in measurements.
         """
         if size <= 0:
             return
         self._run(work, size, grain, grain)
 
     def run_rows(self, work: Chunk, size: int, grain: int) -> None:
-        """Run work like `run` whose rows are independent, so that ranges may begin and end anywhere.
+        """Run work like `run`, but with independent rows, so that ranges may begin and end anywhere.
 
-        If the caller does all of it, that is one call: every avoided call is one less wait for the
-        interpreter lock.
+        If the caller does all the work, it makes a single call, since each call may wait for the interpreter
+        lock.
         """
         if size > 0:
             self._run(work, size, grain, size)
 
     def _run(self, work: Chunk, size: int, grain: int, alone: int) -> None:
-        """Share chunks of `grain`, or do chunks of `alone` in the calling thread only."""
+        """Share the work in chunks of `grain`, or do it in the calling thread alone in chunks of `alone`."""
         num_chunks = -(-size // grain)
         if num_chunks == 1 or not self._threads:
             _work_alone(work, size, alone)
@@ -216,7 +216,7 @@ class Workers:
         times.record(time.perf_counter() - started, is_alone=is_alone)
 
     def close(self) -> None:
-        """End the threads. Raises TimeoutError, which names a thread that is stuck in its chunk."""
+        """End the threads. Raises TimeoutError, which names the thread, if a thread is stuck in its chunk."""
         self.resize(1)
 
     def __enter__(self) -> Workers:
@@ -230,7 +230,7 @@ class Workers:
         except TimeoutError as stuck:
             if error is None:
                 raise
-            # The first failure is the one that the user needs to see.
+            # The first failure is the one that the user must see.
             error.add_note(str(stuck))
 
     def _measured_times(self, work: Chunk, num_chunks: int) -> _MeasuredTimes:
@@ -259,7 +259,7 @@ class Workers:
         _current.workers = self
         while (job := self._jobs.get()) is not None:
             job.help()
-            # An idle thread must not keep the arrays of its last job alive.
+            # Drop the reference: an idle thread must not keep the arrays of its last job alive.
             del job
 
 
@@ -272,13 +272,13 @@ _alone = Workers(1, "alone")
 
 
 def current_workers() -> Workers:
-    """Return the team of the calling thread's stage, or a team of the caller alone."""
+    """Return the team of the calling thread's stage, or a team that is only the caller."""
     return _current.workers or _alone
 
 
 @contextmanager
 def use_workers(workers: Workers) -> Iterator[None]:
-    """Within the block, let operators in the calling thread share their work with `workers`."""
+    """Within the block, make operators in the calling thread share their work with `workers`."""
     before = _current.workers
     _current.workers = workers
     try:

@@ -1,4 +1,4 @@
-"""Events that a run emits to its listeners, in chronological order."""
+"""Events that a run emits to its listeners in chronological order, and the prediction of a run."""
 
 from __future__ import annotations
 
@@ -12,59 +12,59 @@ from hyrt_perfmodel.policy import Threads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPrediction:
-    """Prediction of a run, in terms of its trainers and stages."""
+    """Prediction of a run by the performance model, for the run's trainers and stages."""
 
     stages_s: Mapping[str, float]
-    """Seconds per step: sample, load, transfer, propagate, synchronize."""
+    """Predicted seconds per step of each stage: sample, load, transfer, propagate, synchronize."""
     iteration_s: float
     epoch_s: float
-    """Time of an epoch under `split` and `threads`; `iteration_s` is the time of a step."""
+    """Predicted time of an epoch with `split` and `threads`; `iteration_s` is the time of a step."""
     relative_error: float | None
-    """Relative error of the prediction: 0.1 is 10 %; None if unknown."""
+    """Relative error of the prediction (0.1 is 10 %); None if unknown."""
     bottleneck: str
-    """Stage that bounds the iteration."""
+    """Stage that determines the time of a step."""
     split: Mapping[str, int]
-    """Units of a step by trainer name, as configured or otherwise with the best prediction."""
+    """Units of a step by trainer name: as configured, or otherwise with the best prediction."""
     threads: Threads
-    """Thread counts, as configured or otherwise with the best prediction."""
+    """Thread counts: as configured, or otherwise with the best prediction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """Emitted before the first step."""
+    """Event before the first step."""
 
     data: str
     """One-line description of the dataset."""
     model: str
     """One-line description of the model, its training and its batches."""
     devices: str
-    """One-line description of the trainers and their shares of a step."""
+    """One-line description of the trainers and the split of a step."""
     epochs: int
     steps_per_epoch: int
     first_step: int
-    """First step, counted from 0 over the whole run; above 0 if the run is resumed."""
+    """First step of this process, counted from 0 over the whole run; above 0 if the run is resumed."""
     simulated: tuple[str, ...] = ()
-    """Names of devices that are not the hardware after which they are named."""
+    """Names of simulated devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionMade:
-    """Prediction of the performance model, emitted before the first step."""
+    """Event with the prediction of the performance model, before the first step."""
 
     step: int
     """Number of finished steps of the whole run; above 0 if the run is resumed."""
     stages_s: Mapping[str, float]
-    """Seconds per step: sample, load, transfer, propagate, synchronize."""
+    """Predicted seconds per step of each stage: sample, load, transfer, propagate, synchronize."""
     iteration_s: float
     epoch_s: float
     relative_error: float | None
-    """Expected relative error of the prediction; 0.1 is 10 %."""
+    """Expected relative error of the prediction (0.1 is 10 %); None if unknown."""
     bottleneck: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentChanged:
-    """Emitted after targets or threads were moved."""
+    """Event after the split or the number of threads has changed."""
 
     step: int
     """Number of finished steps of the whole run at the time of the decision."""
@@ -72,17 +72,17 @@ class AssignmentChanged:
     """First step with the new assignment, counted from 0."""
     policy: str
     split_before: Mapping[str, int]
-    """Targets (or units) per step of each trainer."""
+    """Number of targets (or units) per step of each trainer before the change."""
     split: Mapping[str, int]
     threads_before: Mapping[str, int]
-    """CPU threads for `sample`, `load` and `train`."""
+    """Number of CPU threads for `sample`, `load` and `train` before the change."""
     threads: Mapping[str, int]
     reason: str
-    """One sentence with the figures that led to the decision."""
+    """Sentence with the reason for the decision, including numbers."""
     expected_s: float | None
-    """Step time that the policy expects."""
+    """Step time in seconds that the policy expects; None if unknown."""
     is_trial: bool = False
-    """Whether the assignment is a trial to measure its times, not an expected improvement."""
+    """Whether the assignment is only tried to measure its times, and not expected to be faster."""
 
 
 def steps_per_window(steps_per_epoch: int) -> int:
@@ -92,7 +92,7 @@ def steps_per_window(steps_per_epoch: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics:
-    """Metrics of a window of steps, emitted often enough to follow a run at negligible cost."""
+    """Event with the metrics of a window of steps, frequent enough to follow a run at negligible cost."""
 
     epoch: int
     """Number of the epoch, counted from 1."""
@@ -104,18 +104,18 @@ class StepMetrics:
     loss: float
     """Mean loss over the targets of the window."""
     losses: tuple[float, ...]
-    """Mean loss over the targets of each step."""
+    """Mean loss over the targets of each step in the window."""
     training_metrics: Mapping[str, float]
-    """The objective's metrics over the targets of the window; `train_<name>` in `metrics.jsonl`."""
+    """Metrics of the objective over the targets of the window; `train_<name>` in `metrics.jsonl`."""
     mteps: float
     step_s: float
-    """Mean wall time per step."""
+    """Mean wall time per step, in seconds."""
     stage_s: Mapping[str, float]
-    """Mean busy seconds per step: sample, load, transfer, propagate, synchronize."""
+    """Mean busy seconds per step of each stage: sample, load, transfer, propagate, synchronize."""
     busy_s: Mapping[str, float]
-    """Mean propagation seconds per step of each trainer."""
+    """Mean seconds per step that each trainer spends on propagation."""
     blocked_s: Mapping[str, float]
-    """Mean blocked seconds per step of each stage, keyed `<stage>.input` and `<stage>.output`."""
+    """Mean blocked seconds per step of each stage, with keys `<stage>.input` and `<stage>.output`."""
     queued: Mapping[str, float] = field(default_factory=dict)
     """Mean number of mini-batches in each channel: `sampled`, and for each trainer `loaded.<trainer>`,
     `staged.<trainer>` and `done.<trainer>`.
@@ -124,44 +124,44 @@ class StepMetrics:
     """Capacity of each channel."""
     bottleneck: str
     split: Mapping[str, int]
-    """Targets (or units) per step of each trainer."""
+    """Number of targets (or units) per step of each trainer."""
     threads: Mapping[str, int]
-    """CPU threads for `sample`, `load` and `train`."""
+    """Number of CPU threads for `sample`, `load` and `train`."""
     lr: float
     memory_bytes: int
-    """Resident memory of the process."""
+    """Resident memory of the process in bytes."""
     chunks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Statistics of the latest step per trainer that holds chunks of a full graph; see `ChunkedStep`."""
+    """Statistics of the latest step for each trainer that uses chunks of a full graph: see `ChunkedStep`."""
     cache_hits: Mapping[str, float] = field(default_factory=dict)
-    """Hit rate so far of each trainer with a feature cache: fraction of needed rows found in the cache."""
+    """Hit rate so far of each trainer's feature cache: fraction of needed rows that were in the cache."""
     num_ranks: int = 1
-    """Number of processes that these metrics cover. With several, stage times are from the slowest process,
-    memory is the sum, and trainer names are prefixed, such as `rank 1 cpu:0`.
+    """Number of processes that these metrics cover. If there are several, stage times are from the slowest
+    process, memory is the sum, and trainer names have a prefix, such as `rank 1 cpu:0`.
     """
     slowest_rank: int | None = None
-    """Rank that takes longest for the bottleneck stage; None if there is one process."""
+    """Rank that is slowest in the bottleneck stage; None in a run of one process."""
 
     @property
     def is_regular(self) -> bool:
-        """Whether the window ends at a boundary that all processes share, whatever their settings."""
+        """Whether the window ends at a boundary that all processes share, regardless of settings."""
         return self.steps_done % self.steps_per_epoch % steps_per_window(self.steps_per_epoch) == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationFinished:
-    """Metrics on the data splits after an epoch."""
+    """Event with the metrics on the data splits after an epoch."""
 
     epoch: int
     step: int
     metrics: Mapping[str, Mapping[str, float]]
     """Metrics of each split (`val`, `test`): accuracy, macro_f1, roc_auc (two classes), loss."""
     chosen_by: str
-    """Name of the metric that selects the best epoch."""
+    """Name of the metric by which the best epoch is selected."""
     is_best: bool
     seconds: float
     confusion: Sequence[Sequence[int]] | None = None
-    """[C][C] confusion matrix of the best evaluation so far: number of test vertices of class i that are
-    predicted as class j. None for other evaluations, and for objectives without a small number of classes.
+    """Confusion matrix [C][C] if this is the best evaluation so far: number of test vertices of class i that
+    are predicted as class j. None for other evaluations and for objectives without a small number of classes.
     """
 
 
@@ -170,7 +170,7 @@ class EpochEnded:
     epoch: int
     step: int
     seconds: float
-    """Wall time of training, without evaluation and checkpoints."""
+    """Wall time of training in seconds, without evaluation and checkpoints."""
     loss: float
     mteps: float
     predicted_s: float | None = None
@@ -185,21 +185,21 @@ class CheckpointWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Information for the user: a decision with its reason, or a warning with its remedy."""
+    """Event with information for the user: a decision and its reason, or a warning and its remedy."""
 
     kind: str
-    """`info` or `warning`."""
+    """Kind of the notice: `info` or `warning`."""
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
-    """Emitted after the last step, or when the run was stopped."""
+    """Event after the last step, or after the run was stopped."""
 
     status: str
-    """`finished`, `early-stopped` or `interrupted`."""
+    """Result of the run: `finished`, `early-stopped` or `interrupted`."""
     summary: Mapping[str, Any] = field(default_factory=dict)
-    """Content of summary.json."""
+    """Content of `summary.json`."""
 
 
 Event = (

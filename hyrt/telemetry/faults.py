@@ -39,7 +39,7 @@ from hyrt.telemetry.hooks import Hook, Site
 ENV_VARIABLE = "HYRT_FAULT"
 _STAGES = (*STAGES, "update", "evaluate", "checkpoint")
 HOST_STAGES = ("synchronize", "evaluate")
-"""Stages that run on the host and belong to no trainer."""
+"""Stages that run on the host and do not belong to a trainer."""
 WRITE_OPERATIONS = ("open", "write", "fsync", "replace", "sync")
 _WHEN = ("first", "middle", "last")
 
@@ -68,13 +68,13 @@ _BY_STAGE: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One requested fault."""
+    """Fault that the environment variable requests."""
 
     stage: str
     place: str
     when: str
     kind: str
-    """Kind of the fault. The first four fields are as in the environment variable, without a rank prefix."""
+    """Kind of the fault. The first four fields are as in the environment variable, without rank prefix."""
     rank: int | None = None
     """Rank that has the fault; None for all ranks."""
 
@@ -84,7 +84,7 @@ class Fault:
 
     @property
     def is_persistent(self) -> bool:
-        """Whether the fault repeats at every step from the first one on."""
+        """Whether the fault is repeated at every later step."""
         return self.when.endswith("+")
 
     def first_step(self, num_steps: int) -> int:
@@ -137,7 +137,7 @@ def _parse(entry: str) -> Fault:
 
 
 def _rank_and_place(text: str) -> tuple[int | None, str]:
-    """Split a place such as `rank1.cpu:0` into rank and place."""
+    """Split a place such as `rank1.cpu:0` into the rank, or None, and the place within the rank."""
     match = re.fullmatch(r"rank([0-9]+)\.(.+)", text)
     return (int(match[1]), match[2]) if match else (None, text)
 
@@ -148,7 +148,7 @@ _SLOW_S = 0.1
 
 
 class InjectedExitError(BaseException):
-    """Exception of the fault kind `base`."""
+    """Exception that the fault kind `base` raises."""
 
 
 @dataclass(slots=True)
@@ -161,8 +161,7 @@ class _PendingFault:
 class FaultInjectionHook(Hook):
     """Hook that injects the faults of one run.
 
-    `faults` are the requested faults of all ranks. `rank` is the number of this process, and `size` the
-    number of ranks.
+    `faults` are the requested faults of all ranks, `rank` is this process, and `size` the number of ranks.
     """
 
     def __init__(self, faults: Sequence[Fault], rank: int = 0, size: int = 1) -> None:
@@ -171,7 +170,7 @@ class FaultInjectionHook(Hook):
         self._size = size
         self._pending: list[_PendingFault] = []
         self._lock = threading.Lock()
-        # A device that has failed fails again at every later call.
+        # A device that has failed must fail again in every later call.
         self._terminal: dict[str, DeviceFaultError] = {}
 
     def on_start(self, devices: Sequence[Device], steps: range) -> Notice:
@@ -194,9 +193,9 @@ class FaultInjectionHook(Hook):
         return Notice(kind="warning", text=self._warning)
 
     def wrap_call(self, stage: str, site: Site, work: Callable[[], T]) -> T:
-        """Inject the faults that are due before the work, or into its result."""
+        """Inject the faults that are due before the work, or in its result."""
         if stage == "checkpoint":
-            # Checkpoint faults are injected into the operations of the write.
+            # Checkpoint faults are injected by `before_write`, into the operations of the write.
             return work()
         if site.place in self._terminal and stage in ("transfer", "propagate", "update"):
             raise self._terminal[site.place]
@@ -207,7 +206,7 @@ class FaultInjectionHook(Hook):
         return result
 
     def before_write(self, step: int, operation: str) -> None:
-        """Inject a checkpoint fault in place of this write operation."""
+        """Inject a checkpoint fault in place of a write operation."""
         self._inject("checkpoint", operation, step)
 
     def on_end(self, summary: dict[str, Any]) -> Notice | None:
@@ -237,12 +236,12 @@ class FaultInjectionHook(Hook):
         return None
 
     def _inject(self, stage: str, place: str, step: int) -> str | None:
-        """Inject the fault that is due; return its kind, because some kinds are applied to the result."""
+        """Inject the fault that is due; return its kind, because the caller must apply some kinds."""
         kind = self._due(stage, place, step)
         if kind is None:
             return None
         if kind != "slow":
-            # Tests measure the delay from this monotonic time.
+            # Print the monotonic time, from which tests measure delays.
             print(
                 f"fault injected at {time.monotonic():.3f} s: {stage} on {place} at step {step}: {kind}",
                 file=sys.stderr,
@@ -254,7 +253,7 @@ class FaultInjectionHook(Hook):
             case "base":
                 raise InjectedExitError(description)
             case "exit":
-                # Equivalent of `_thread.exit()`.
+                # `_thread.exit()` does the same.
                 raise SystemExit
             case "leave":
                 raise ChannelClosedError(description)

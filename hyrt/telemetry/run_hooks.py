@@ -1,4 +1,4 @@
-"""Hooks that hyrt adds to a run: device calls to report after a crash, and faults if HYRT_FAULT is set."""
+"""Hooks that hyrt adds to a run: reports of device calls after a crash, and faults if HYRT_FAULT is set."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from hyrt.telemetry.hooks import Hook, Site
 
 T = TypeVar("T")
 
-# Calls in the trainers' threads; each trainer makes one call of a kind at a time. Calls outside the pipeline
-# are reported by `hyrt.device.calls`.
+# Stages that call devices in the trainers' threads, with one call at a time per trainer and stage. Calls
+# outside the pipeline are reported by `hyrt.device.calls`.
 _STAGES = ("transfer", "propagate", "update")
 _SLOT = 256
-# End of file on standard input means that the process has ended; the file then lists its unfinished calls.
-# The file is opened by number, because dash duplicates only single-digit descriptors.
+# End of file on standard input means that the process has ended. The file then has its unfinished calls. It
+# is opened by number, because dash duplicates only single-digit descriptors.
 _MONITOR_SCRIPT = 'read -r over; tr -d "\\000" <"/dev/fd/$1" >&2'
 
 
 class CrashContext(Hook):
-    """Report on standard error of the device calls in progress when the process died, however it died.
+    """Hook that reports the device calls in progress on standard error if the process dies for any reason.
 
     A driver may end the process in ways that no handler sees: `abort`, `_exit`, a signal. Each call is
-    written to a file, which takes about a microsecond; a shell prints the file when the process has ended.
-    `trainers` has the indices of the trainers to report.
+    therefore written to a file, which takes about a microsecond, and a shell prints the file when the process
+    has ended. `trainers` has the indices of the trainers to report.
     """
 
     def __init__(self, trainers: Sequence[int]) -> None:
@@ -51,7 +51,7 @@ class CrashContext(Hook):
                     start_new_session=True,
                 )
                 self._calls = mmap.mmap(number, len(self._slots) * _SLOT)
-        except OSError:  # No shell or no disk space: the report is optional.
+        except OSError:  # There is no shell or no disk space. Continue, since the report is optional.
             self._close()
         return None
 
@@ -74,7 +74,7 @@ class CrashContext(Hook):
         self._close()
 
     def on_abort(self) -> None:
-        # This exit was not caused by a driver.
+        # No driver has caused this exit.
         self._close()
 
     def _close(self) -> None:
@@ -88,10 +88,9 @@ class CrashContext(Hook):
 
 
 def hooks_from_environment(rank: int = 0, size: int = 1) -> list[Hook]:
-    """Return the fault-injection hook if HYRT_FAULT is set, otherwise no hooks and no imports.
+    """Return the hook for fault injection if HYRT_FAULT is set, otherwise nothing (without an import).
 
-    `rank` and `size` are the number of this process and of all ranks. Raises ConfigError if HYRT_FAULT cannot
-    be parsed.
+    `rank` is this process, and `size` the number of ranks. Raises ConfigError if HYRT_FAULT cannot be parsed.
     """
     text = os.environ.get("HYRT_FAULT", "")
     if not text:

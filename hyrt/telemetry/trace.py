@@ -1,4 +1,4 @@
-"""Timeline of a run in memory of a fixed size, and its file for ui.perfetto.dev and chrome://tracing."""
+"""Timeline of a run in a fixed amount of memory, and its file for ui.perfetto.dev and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class RingBuffer:
         codes = {"i8": "q", "i4": "i"}
         layout = struct.Struct("=" + "".join(codes[dtype[name].str[1:]] for name in dtype.names or ()))
         self.write = partial(layout.pack_into, self._rows.view(np.uint8).data)
-        """Write values at an offset: `write(ring.next(), ...)` takes half as long as one method for both."""
+        """Function that writes values at an offset: `write(ring.next(), ...)` is faster than one method."""
         self._size = dtype.itemsize
         self._limit = limit
         self.count = 0
 
     def next(self) -> int:
-        """Return the offset for one more row, which replaces the oldest row."""
+        """Return the offset for another row, which may replace the oldest row."""
         offset = self.count % self._limit * self._size
         self.count += 1
         return offset
 
     @property
     def num_dropped(self) -> int:
-        """Number of dropped rows."""
+        """Number of rows that were replaced."""
         return max(0, self.count - self._limit)
 
     def rows(self) -> NDArray[Any]:
@@ -60,7 +60,7 @@ class RingBuffer:
 
 
 class Track:
-    """Slices of one thread: `with track.begin(...):` records a slice; slices nest.
+    """Slices of one thread, which may be nested: `with track.begin(...):` records a slice.
 
     Only the thread itself writes to its track, so slices are either nested or disjoint.
     """
@@ -76,7 +76,7 @@ class Track:
     def begin(
         self, name: int, step: int = NONE, trainer: int = NONE, share: int = NONE, units: int = NONE
     ) -> Track:
-        """Begin a slice that ends with the `with` block. `share` is the number of the share in its step."""
+        """Begin a slice that ends with the `with` block. `share` is the index of the share in its step."""
         self.open_slices.append((self._clock(), name, step, trainer, share, units))
         return self
 
@@ -91,12 +91,12 @@ class Track:
         ring.write(ring.next(), start, self._clock(), name, step, trainer, share, units)
 
     def add(self, start: int, end: int, fields: Sequence[int]) -> None:
-        """Record a finished slice; `fields` is name, step, trainer, share and units."""
+        """Record a finished slice with `fields` (name, step, trainer, share, units)."""
         self.ring.write(self.ring.next(), start, end, *fields)
 
 
 class Counter:
-    """Values over time, in `unit`; written by one thread at a time."""
+    """Counter of a quantity in `unit` over time, which one thread at a time writes."""
 
     def __init__(self, unit: str, limit: int, clock: Callable[[], int]) -> None:
         self.unit = unit
@@ -109,10 +109,10 @@ class Counter:
 
 
 class Trace:
-    """All tracks, counters and marks of a run; thread-safe.
+    """All tracks, counters and marks of a run. This class is thread-safe.
 
     One thread at a time writes to a track or a counter, which keeps its latest `limit` events and counts the
-    dropped ones. `clock` is a monotonic clock in nanoseconds.
+    dropped events. `clock` is a monotonic clock in nanoseconds.
     """
 
     def __init__(self, limit: int, clock: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -144,7 +144,7 @@ class Trace:
         return number
 
     def track(self) -> Track:
-        """Return the track of the calling thread; a track of an ended thread with the same name is reused."""
+        """Return the track of the calling thread, or reuse the track of an ended thread of this name."""
         try:
             track: Track = self._local.track
         except AttributeError:
@@ -164,19 +164,19 @@ class Trace:
             return track
 
     def counter(self, name: str, unit: str) -> Counter:
-        """Return the counter with a name, created if needed."""
+        """Return the counter with a name, which is created if needed."""
         with self._making:
             if name not in self.counters:
                 self.counters[name] = Counter(unit, self.limit, self.clock)
             return self.counters[name]
 
     def mark(self, text: str) -> None:
-        """Record a point event in the calling thread."""
+        """Record an instant event in the calling thread."""
         self.num_marks += 1
         self.marks.append((self.clock(), self.track(), text))
 
     def add_spans(self, device: str, queue: str, spans: Sequence[Span]) -> None:
-        """Add spans of a device's queue, all of which have ended."""
+        """Add spans of a device queue, all of which have ended."""
         if not spans:
             return
         handed = self.clock()
@@ -189,12 +189,12 @@ class Trace:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no thread has begun a slice."""
+        """Whether no thread has ever begun a slice."""
         return not any(track.ring.count or track.open_slices for track in self.tracks)
 
 
-# Number of reports on each side that a clock offset is estimated from: enough to include prompt reports, few
-# enough that clock drift is negligible.
+# Number of reports before and after each report from which a clock offset is estimated: enough to include
+# prompt reports, and few enough that clock drift is negligible.
 _REACH = 32
 
 
@@ -202,9 +202,9 @@ def convert_to_host_clock(queues: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     """Convert the times of a device's queues to the host's clock; durations are unchanged.
 
     Tables have `start` and `end` on the device's clock and `handed`, the time of the report, on the host's
-    clock, in nanoseconds. A span is reported after it has ended, so host time at the report minus device time
-    at the span's end is the clock offset plus a delay. The minimum over neighbouring reports is used: no span
-    may end after its report.
+    clock, in nanoseconds. A span is reported after it has ended, so the host time of the report minus the
+    device time of the span's end is the clock offset plus a delay. The minimum over neighbouring reports is
+    used, because no span may end after its report.
     """
     handed, slot = np.unique(np.concatenate([queue["handed"] for queue in queues]), return_inverse=True)
     if not len(handed):
@@ -226,10 +226,10 @@ def convert_to_host_clock(queues: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
 
 
 def split_overlaps(table: NDArray[Any], limit: int) -> list[NDArray[Any]]:
-    """Split a queue's spans into at most `limit` rows of disjoint spans; return each row's indices by start.
+    """Split a queue's spans into at most `limit` rows of disjoint spans; return the sorted indices per row.
 
-    A queue that runs in order has a single row. Remaining overlaps go to the last row, in which the later
-    span is shortened at its start.
+    A queue that runs in order has a single row. Spans that still overlap are put into the last row, in which
+    the start of the later span is shifted.
     """
     rows: list[list[int]] = []
     row_ends: list[int] = []
@@ -247,9 +247,9 @@ def split_overlaps(table: NDArray[Any], limit: int) -> list[NDArray[Any]]:
 
 
 def remove_overlaps(table: NDArray[Any]) -> NDArray[Any]:
-    """Shift starts so that no span begins before the previous one ends.
+    """Shift starts so that no span begins before the previous span ends.
 
-    Changing clock offsets may cause such overlaps.
+    If the clock offset changes, spans may seem to overlap.
     """
     table = table.copy()
     if len(table):
@@ -260,28 +260,28 @@ def remove_overlaps(table: NDArray[Any]) -> NDArray[Any]:
 
 
 class StageSlice(NamedTuple):
-    """Slice of one stage: its track, and its start in nanoseconds."""
+    """Slice of a stage: its track, and its start in nanoseconds."""
 
     track: int
     start: int
 
 
 class MiniBatchFlows:
-    """Flows of the shares of all steps, without dropped or missing slices."""
+    """Flows of all shares through the stages, in which dropped slices are missing."""
 
     def __init__(self) -> None:
         self._visits: defaultdict[tuple[int, int], dict[str, StageSlice]] = defaultdict(dict)
         self._synchronized: dict[int, StageSlice] = {}
 
     def add(self, stage: str, step: int, share: int, visit: StageSlice) -> None:
-        """Add a slice of one of the stages."""
+        """Add a slice of a stage for one share of a step."""
         if stage == STAGES[-1]:
             self._synchronized[step] = visit
         else:
             self._visits[step, share][stage] = visit
 
     def paths(self) -> Iterator[Sequence[StageSlice]]:
-        """Yield the visits of each share in stage order, if there are at least two."""
+        """Yield the slices of each share in stage order, if there are at least two."""
         for (step, _), by_stage in sorted(self._visits.items()):
             visits = [by_stage[stage] for stage in STAGES if stage in by_stage]
             if STAGES[-2] in by_stage and step in self._synchronized:
@@ -291,19 +291,19 @@ class MiniBatchFlows:
 
 
 # In the file, the host is process 1 with one track per thread, and every device is a process with one track
-# per queue. The processes of a rank are numbered this far above those of the previous rank.
+# per queue. Process numbers increase by this offset from rank to rank.
 _MAX_PROCESSES = 1000
-# Rows for a queue that runs several commands concurrently.
+# Maximum number of rows for a queue that runs several commands concurrently.
 _MAX_ROWS = 8
 _ORDER = ("hyrt.main", "hyrt.sample", "hyrt.load", "hyrt.transfer", "hyrt.propagate")
 
 
 def trace_json(trace: Trace, trainers: Sequence[str], about: Mapping[str, Any]) -> bytes:
-    """Return the whole trace as JSON; unfinished slices end at the current time and are marked.
+    """Return the whole trace as JSON, in which unfinished slices end at the current time and are marked.
 
-    Times are microseconds since the start of the trace, with three decimals (nanoseconds).
-    The trace must not grow any more, except in threads that hang. `trainers` has the names of the run's
-    trainers in order, and `about` further entries of `otherData`.
+    Times are microseconds since the start of the trace, with three decimals (nanoseconds). Nothing may be
+    added to the trace meanwhile, except by threads that hang. `trainers` has the names of the trainers in
+    order, and `about` further entries of `otherData`.
     """
     return join_json([trace_lines(trace, trainers)], {**about, **trace_facts(trace)})
 
@@ -311,10 +311,10 @@ def trace_json(trace: Trace, trainers: Sequence[str], about: Mapping[str, Any]) 
 def trace_lines(
     trace: Trace, trainers: Sequence[str], *, rank: int | None = None, zero: int | None = None
 ) -> str:
-    """Return the events of one process, for `join_json`.
+    """Return the events of one process for `join_json`.
 
-    `rank` is None for a file of a single process. `zero` is the time on the trace's clock at which the file
-    begins; None means the start of the trace.
+    `rank` is None for a file of a single process. `zero` is the start time of the file on the trace's clock;
+    None means the start of the trace.
     """
     return _Writer(trace, trainers, rank, trace.started if zero is None else zero).lines()
 
@@ -326,7 +326,7 @@ def join_json(processes: Sequence[str], facts: Mapping[str, Any]) -> bytes:
 
 
 def trace_facts(trace: Trace) -> dict[str, Any]:
-    """Return the start time of a trace, its limit, and its numbers of dropped events."""
+    """Return the start time and the limit of a trace, and the numbers of dropped events."""
     return {
         "started": datetime.fromtimestamp(trace.started_unix_s, UTC).isoformat(),
         "most_events_a_track": trace.limit,
@@ -335,7 +335,7 @@ def trace_facts(trace: Trace) -> dict[str, Any]:
 
 
 def count_dropped_events(trace: Trace) -> dict[str, int]:
-    """Return the nonzero numbers of dropped events of tracks, queues, counters and marks."""
+    """Return the numbers of dropped events of tracks, queues, counters and marks that are not zero."""
     losses = {track.name: track.ring.num_dropped for track in trace.tracks}
     losses |= {f"{device} {queue}": ring.num_dropped for (device, queue), ring in trace.queues.items()}
     losses |= {f"counter {name}": counter.ring.num_dropped for name, counter in trace.counters.items()}
@@ -381,7 +381,7 @@ class _Writer:
         return ",\n".join(self._lines)
 
     def _slices(self, number: int, track: Track) -> None:
-        # Copied first: otherwise a slice that a hanging thread ends meanwhile would appear in neither list.
+        # Copy the open slices first, otherwise a slice that a hanging thread ends now would be missing.
         open_slices = list(track.open_slices)
         table = track.ring.rows()
         stages = {self._trace.names.index(name): name for name in STAGES if name in self._trace.names}
@@ -454,7 +454,7 @@ class _Writer:
 
 
 def _text(text: str) -> str:
-    """Return a JSON string without escaped letters, because Perfetto shows escapes literally."""
+    """Return a JSON string without escapes for non-ASCII letters, which Perfetto would show literally."""
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""Hook that traces a run and writes the trace file, and the protocol to gather the ranks' traces."""
+"""Hook that traces a run and writes the trace file, and the protocol for gathering the ranks' traces."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hyrt.telemetry.trace import (
 
 
 class RankTraceGatherer(Protocol):
-    """Collective operations on the traces of all ranks; each rank calls every method but `deliver`."""
+    """Collective operations on the traces of all ranks. Every rank must call each method except `deliver`."""
 
     @property
     def rank(self) -> int:
@@ -41,28 +41,28 @@ class RankTraceGatherer(Protocol):
         ...
 
     def clock_offset(self) -> tuple[int, int]:
-        """Return the offset of rank 0's clock to this process's clock and its uncertainty, in nanoseconds."""
+        """Return the offset of rank 0's clock from this process's clock, and its error, in nanoseconds."""
         ...
 
     def all_gather(self, record: Any) -> Sequence[Any]:
-        """All-gather plain values: return one per rank, in rank order."""
+        """Gather plain values from all ranks, in rank order."""
         ...
 
     def gather(self, data: bytes) -> Sequence[bytes]:
-        """Gather data on rank 0: return one per rank, in rank order; empty on other ranks."""
+        """Gather the data of all ranks at rank 0, in rank order; empty at the other ranks."""
         ...
 
     def deliver(self, data: bytes) -> Mapping[int, bytes]:
-        """Deliver the data of one rank of a failed run, without waiting long for other ranks.
+        """Send the data of this rank when a run has failed, with a short wait for other ranks.
 
-        Return the delivered data by rank on the first surviving rank, and nothing on other ranks.
+        Return the received data by rank at the first surviving rank, and nothing at other ranks.
         """
         ...
 
 
 T = TypeVar("T")
 
-# This level reduces the size sevenfold, at some hundredths of a second per ten thousand events.
+# This level reduces the size to a seventh, in some hundredths of a second per ten thousand events.
 _COMPRESSION = 1
 
 
@@ -71,8 +71,8 @@ class TraceHook(Hook):
 
     Each track and counter keeps its latest `limit` events. `folder` may be None if another process writes the
     file. A device has `timeout_s` seconds to enable tracing. `ranks` gathers the traces of several ranks. If
-    the process that should write the trace is lost and this process replaces it, `find_inherited_folder`
-    returns the folder. Raises ConfigError if there is no folder.
+    the process that should write the trace is lost, and this process writes it instead,
+    `find_inherited_folder` returns the folder. Raises ConfigError if there is no folder.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class TraceHook(Hook):
         self._assignment: Assignment | None = None
 
     def on_start(self, devices: Sequence[Device], steps: range) -> None:
-        """Enable tracing of queues and threads on the devices that support it.
+        """Enable the tracing of queues and threads on the devices that support it.
 
         Raises HyrtError, which names the device, if a device fails or exceeds the time limit.
         """
@@ -125,7 +125,7 @@ class TraceHook(Hook):
             if isinstance(device, Observable):
                 device.watch(partial(record_worker_slices, trace))
         if self._ranks is not None:
-            # Aligned now, because ranks of a failed run cannot communicate any more.
+            # Align the clocks now, because the ranks of a failed run can no longer communicate.
             self._zero = self._align(self._ranks)
 
     def wrap_call(self, stage: str, site: Site, work: Callable[[], T]) -> T:
@@ -135,7 +135,7 @@ class TraceHook(Hook):
             return work()
 
     def on_step_split(self, assignment: Assignment) -> None:
-        """Record the changes that an assignment makes."""
+        """Record the values that an assignment changes."""
         before = self._assignment
         if assignment is before:
             return
@@ -148,11 +148,11 @@ class TraceHook(Hook):
                 self._trace.counter(f"threads {name}", "threads").record(count)
 
     def channel_observer(self, name: str) -> Callable[[int], None]:
-        """Record the number of items in a channel."""
+        """Return a callback that records the number of items in a channel."""
         return self._trace.counter(f"channel {name}", "items").record
 
     def on_event(self, event: Event) -> None:
-        """Record the memory that events report, and mark decisions and notices."""
+        """Record the memory use in events, and mark decisions and notices."""
         match event:
             case StepMetrics():
                 self._memory.record(event.memory_bytes)
@@ -162,11 +162,11 @@ class TraceHook(Hook):
                 self._trace.mark(event.text)
 
     def on_pipeline_failure(self, failure: BaseException) -> None:
-        """Mark the failure in the thread where it happened."""
+        """Mark the failure in the thread that has failed."""
         self._trace.mark(describe_error(failure))
 
     def on_end(self, summary: dict[str, Any]) -> Notice | None:
-        """Write a nonempty trace file; return a notice, which is a warning if writing fails."""
+        """Write the trace file unless it is empty; return a notice, which is a warning if writing fails."""
         if self._ranks is None and self._trace.is_empty:
             return None
         text = self._single_process_json() if self._ranks is None else self._all_ranks_json(self._ranks)
@@ -188,10 +188,9 @@ class TraceHook(Hook):
         )
 
     def on_failure(self, error: BaseException, summary: dict[str, Any]) -> None:
-        """Write a nonempty trace file; if writing fails, add a note to `error`.
+        """Write the trace file unless it is empty; if writing fails, add a note to `error`.
 
-        With several ranks, the first surviving rank writes the traces of all ranks that deliver theirs in
-        time.
+        With several ranks, the first surviving rank writes all traces that it receives in time.
         """
         if self._trace.is_empty:
             return
@@ -220,7 +219,7 @@ class TraceHook(Hook):
         return trace_json(self._trace, self._trainers, self._about)
 
     def _all_ranks_json(self, ranks: RankTraceGatherer) -> bytes | None:
-        """Return the traces of all ranks on the clock of rank 0; None on other ranks."""
+        """Return the traces of all ranks on the clock of rank 0; None at the other ranks."""
         # The clocks may have drifted since the start.
         zero = self._align(ranks)
         facts = trace_facts(self._trace)
@@ -234,7 +233,7 @@ class TraceHook(Hook):
         )
 
     def _surviving_ranks_json(self, zero: int) -> bytes | None:
-        """Return the traces that ranks have delivered, on rank 0's clock at the start, or None."""
+        """Return the traces that ranks have sent, with clocks aligned to rank 0 at the start, or None."""
         ranks = self._ranks
         assert ranks is not None
         facts = trace_facts(self._trace)
@@ -275,8 +274,8 @@ class TraceHook(Hook):
 def record_worker_slices(trace: Trace, work: Chunk) -> IntervalCallback | None:
     """Record the calls of `Workers.run` in the tracks of the team's threads.
 
-    A slice is named after the function that shares its work, and has the step of the calling thread. There is
-    one slice per call and thread, so the cost does not depend on the number of chunks.
+    A slice has the name of the function that is run, and the step of the calling thread. There is one slice
+    per call and thread, so the cost does not depend on the number of chunks.
     """
     outer = trace.track().open_slices
     if not outer:
@@ -290,7 +289,9 @@ def record_worker_slices(trace: Trace, work: Chunk) -> IntervalCallback | None:
 
 
 def _function(work: object) -> str:
-    """Return `aggregate` for a function defined in `aggregate`, or for a partial application of one."""
+    """Return the name of the function that defines `work` (also a partial application), such as
+    `aggregate`.
+    """
     while isinstance(work, partial):
         work = work.func
     name = getattr(work, "__qualname__", None) or getattr(work, "__name__", type(work).__name__)

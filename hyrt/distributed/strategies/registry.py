@@ -18,7 +18,10 @@ from hyrt.distributed.strategies.strategy import Strategy
 
 
 def find_strategy_problem(config: Config, strategy: str, *, has_partitioned_topology: bool = False) -> str:
-    """Return why a sampler or partitioned topology cannot be combined with a strategy, or "" if it can."""
+    """Return why a sampler or partitioned topology cannot be combined with a strategy, or "" if it can.
+
+    With `has_partitioned_topology`, each rank has only the edges into its vertices.
+    """
     sampler, setting = config.sampler, f"distributed.strategy={strategy}"
     if sampler.unit != "target" and strategy != "model-centric":
         return (
