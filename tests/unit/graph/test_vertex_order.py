@@ -12,6 +12,7 @@ import pytest
 import torch
 from graph_datasets import assert_holds, datasets, make_arrays, save
 from graphs import random_graph
+from hetero_cases import small_typed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
@@ -97,6 +98,15 @@ def test_by_degree_the_rows_that_are_gathered_most_come_first(symmetric) -> None
     order = reorder.find_order(from_graph(graph), "degree")
     gathered = np.bincount(graph.topology.indices, minlength=80)
     np.testing.assert_array_equal(order, sorted(range(80), key=lambda v: (-gathered[v], v)))
+
+
+def test_each_type_is_ordered_by_degree_with_ties_by_number() -> None:
+    graph = small_typed()
+    order = reorder.find_order(from_graph(graph), "degree")
+    gathered = np.bincount(graph.topology.indices, minlength=graph.num_vertices)
+    types = graph.types.vertex_type_indices(np.arange(graph.num_vertices))
+    wanted = sorted(range(graph.num_vertices), key=lambda v: (types[v], -gathered[v], v))
+    np.testing.assert_array_equal(order, wanted)
 
 
 def test_communities_lie_together_by_degree() -> None:
