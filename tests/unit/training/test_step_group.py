@@ -73,3 +73,24 @@ def test_groups_begin_anew_with_each_epoch() -> None:
     assert [line.step for line in heard] == [31 * epoch + end for epoch in range(3) for end in ends]
     assert [loss for line in heard for loss in line.losses] == list(map(float, range(3 * 31)))
     assert [len(line.losses) for line in heard] == 3 * [*[3] * 10, 1]
+
+
+def test_means_count_targets_and_times_count_steps() -> None:
+    """Three steps of other sizes and times in one group: sums over all of it, divided once."""
+    lines: list[Event] = []
+    ran = Assignment(split=(8,), threads=Threads(sample=1, load=1, train=1))
+    groups = MetricsWindow(lines.append, 30, ["cpu:0"], lambda: None, Classification())
+    steps = [(8, 0.5, 2, 300, 0.1), (5, 1.5, 4, 200, 0.3), (1, 4.0, 1, 40, 0.2)]
+    for number, (targets, loss, correct, edges, seconds) in enumerate(steps):
+        work = StepWork(number)
+        work.shares = [WorkShare(work, 0, np.arange(targets), seconds={"load": seconds / 2})]
+        counts = {"correct": correct, "targets": targets}
+        summary = StepSummary(loss=loss, counts=counts, normalizer=float(targets), num_edges=edges)
+        groups.add(work, summary, work.times(seconds), ran, 0.01)
+    (line,) = (line for line in lines if isinstance(line, StepMetrics))
+    assert line.loss == pytest.approx((8 * 0.5 + 5 * 1.5 + 1 * 4.0) / 14)
+    assert line.training_metrics == {"accuracy": pytest.approx(7 / 14)}
+    assert line.mteps == pytest.approx(540 / 0.6 / 1e6)
+    assert line.step_s == pytest.approx(0.2)
+    assert line.stage_s["load"] == pytest.approx(0.1)
+    assert line.busy_s == {"cpu:0": 0.0}
