@@ -28,6 +28,7 @@ NAME_BYTES = 56
 _MIN_NAMES = 1 << 12
 _MAX_ODD = 1 << 20
 """Number of names whose spelling as numbers is compared, which takes about 10 s."""
+_NAMES_AT_ONCE = 1 << 16
 _PADDING = np.frombuffer(b" \t", np.uint8)
 _POINTS = np.frombuffer(b".,", np.uint8)
 
@@ -70,15 +71,15 @@ class NameIndex:
     def name(self, number: int) -> str:
         return self._bytes[self._ends[number] : self._ends[number + 1]].tobytes().decode()
 
-    def find_lookalikes(self, rows: int = 1 << 16) -> Iterator[tuple[str, str]]:
+    def find_lookalikes(self) -> Iterator[tuple[str, str]]:
         """Yield names that look like another name, together with that name.
 
         They differ by surrounding spaces, invisible characters, or decomposed accents.
         """
         import pyarrow as pa
 
-        for start in range(0, self.num, rows):
-            ends = self._ends[start : min(start + rows, self.num) + 1]
+        for start in range(0, self.num, _NAMES_AT_ONCE):
+            ends = self._ends[start : min(start + _NAMES_AT_ONCE, self.num) + 1]
             filled = np.flatnonzero(ends[1:] > ends[:-1])
             first, last = self._bytes[ends[filled]], self._bytes[ends[filled + 1] - 1]
             padded = filled[np.isin(first, _PADDING) | np.isin(last, _PADDING)]
@@ -108,11 +109,11 @@ class NameIndex:
         """Return the number of names that a spreadsheet rounded to six digits, such as 1.23457E+12."""
         return sum(_ROUNDED.fullmatch(name) is not None for block in self._odd_numbers() for name in block)
 
-    def _odd_numbers(self, rows: int = 1 << 16) -> Iterator[list[str]]:
+    def _odd_numbers(self) -> Iterator[list[str]]:
         """Yield the first names that look like numbers but may have a shorter spelling, in blocks."""
         num_found = 0
-        for start in range(0, self.num, rows):
-            ends = self._ends[start : min(start + rows, self.num) + 1]
+        for start in range(0, self.num, _NAMES_AT_ONCE):
+            ends = self._ends[start : min(start + _NAMES_AT_ONCE, self.num) + 1]
             is_odd = np.zeros(len(ends) - 1, np.bool_)
             if num_found < _MAX_ODD and name_kernels.find_odd_numbers(self._bytes, ends, is_odd):
                 num_found += int(is_odd.sum())
@@ -142,18 +143,18 @@ class NameIndex:
             return None
         changed = sum("." in name or "," in name for block in self.blocks() for name in block)
         merged, numbers = NameIndex(), np.empty(self.num, np.int64)
-        for start in range(0, self.num, 1 << 16):
-            part = slice(start, start + (1 << 16))
+        for start in range(0, self.num, _NAMES_AT_ONCE):
+            part = slice(start, start + _NAMES_AT_ONCE)
             names = pa.array(values[part]).cast(pa.string())
             numbers[part] = merged.add(names, np.zeros(len(names), np.bool_))
         self.num, self._slots = merged.num, merged._slots
         self._ends, self._bytes = merged._ends, merged._bytes
         return numbers, changed
 
-    def blocks(self, rows: int = 1 << 16) -> Iterator[list[str]]:
+    def blocks(self) -> Iterator[list[str]]:
         """Yield all names in the order of their numbers, in blocks."""
-        for start in range(0, self.num, rows):
-            ends = self._ends[start : min(start + rows, self.num) + 1]
+        for start in range(0, self.num, _NAMES_AT_ONCE):
+            ends = self._ends[start : min(start + _NAMES_AT_ONCE, self.num) + 1]
             data = self._bytes[ends[0] : ends[-1]].tobytes()
             bounds = (ends - ends[0]).tolist()
             yield [data[a:b].decode() for a, b in itertools.pairwise(bounds)]

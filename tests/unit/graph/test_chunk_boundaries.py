@@ -41,7 +41,7 @@ PIECES: dict[str, dict[str, int]] = {
     "tables.edge_list": {"RANGE_BYTES": 64, "_READ_EDGES": 2, "_GATHERED": 3},
     "tables.csv_batches": {"BLOCK_BYTES": 40},
     "tables.table_files": {"_ROWS": 4, "_CELLS": 9},
-    "tables.vertex_ids": {"_MIN_NAMES": 2},
+    "tables.vertex_ids": {"_MIN_NAMES": 2, "_NAMES_AT_ONCE": 4},
     "quantized.dataset": {"_CHECKED_ROWS": 3},
     "topology": {"_MIN_COLUMNS": 5, "_ROWS_AT_ONCE": 5},
 }
@@ -76,20 +76,28 @@ LARGE = 500
 
 
 def large_constants() -> dict[str, set[str]]:
-    """The constants of each module that are whole numbers from `LARGE` on."""
+    """The constants, and the defaults of arguments, of each module that are whole numbers from `LARGE` on."""
     root = Path(hyrt.graph.__file__).parent
     found: dict[str, set[str]] = {}
     for path in sorted(root.rglob("*.py")):
         module = ".".join(path.relative_to(root).with_suffix("").parts)
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
-                continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        numbers = [
+            (node.targets[0].id, node.value)
+            for node in tree.body
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        ]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                defaults = (*node.args.defaults, *node.args.kw_defaults)
+                numbers += [(f"{node.name}(...)", each) for each in defaults if each is not None]
+        for name, expression in numbers:
             try:
-                value = eval(compile(ast.Expression(node.value), module, "eval"), {})
+                value = eval(compile(ast.Expression(expression), module, "eval"), {})
             except Exception:  # What needs other names is no number.
                 continue
             if type(value) is int and LARGE <= value < 1 << 40:
-                found.setdefault(module, set()).add(node.targets[0].id)
+                found.setdefault(module, set()).add(name)
     return found
 
 
@@ -126,6 +134,8 @@ def tables(folder: Path) -> None:
     lines = [f"n{u}, n{v},{1 + i / 8},{'abc'[i % 3]},{i},{-i}" for i, (u, v) in enumerate(ends)]
     (folder / "e.csv").write_text("src,dst,weight,type,f0,f1\n" + "\n".join(lines) + "\n")
     rows = [f"n{v};{'xyz'[v % 3]};{v / 7};{v * v}" for v in rng.permutation(30)]
+    # Names that look like others are noted: a space in quotes belongs to the name.
+    rows += ['"n5 ";x;1;1', "7;x;1;1", "7.0;x;1;1"]
     (folder / "n.csv").write_text("id;label;f0;f1\n" + "\n".join(rows) + "\n")
     schema = "ids: names\nedges: {files: e.csv, source: src, target: dst, %s}\n"
     read = "{files: n.csv, id: id, label: label, label_kind: names, features: 'f*', text: {delimiter: ';'}}"
