@@ -17,6 +17,7 @@ from hyrt.graph import Graph, open_graph
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.dataset_files import write_npz
 from hyrt.graph.formats.schema import FeatureRows, from_graph
+from hyrt.graph.quantized import features as quantized_features
 from hyrt.graph.quantized.dataset import QuantizedRowWriter
 from hyrt.graph.quantized.features import OnTheFlyQuantizedFeatures, QuantizedFeatures, quantize_graph
 from hyrt.graph.quantized.row_format import INT8, INT8_COLUMNS, ROW_FORMATS
@@ -129,7 +130,10 @@ def test_stochastic_rounding_is_right_in_the_mean_and_a_function_of_the_vertex(n
 
 @pytest.mark.parametrize("name", NARROW)
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_what_is_no_number_is_refused_with_its_vertex(name: str, value: float) -> None:
+def test_what_is_no_number_is_refused_with_its_vertex(
+    name: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantized_features, "CHUNK", 12)  # Blocks of three rows.
     graph = random_graph(vertices=20, features=4)
     graph.features.values[13, 2] = value
     with pytest.raises(DataError, match=r"column 2 of vertex 13 is -?(inf|nan).*must be finite"):
@@ -137,7 +141,10 @@ def test_what_is_no_number_is_refused_with_its_vertex(name: str, value: float) -
 
 
 @pytest.mark.parametrize(("name", "value"), [("float16", 7e4), ("bfloat16", 3.4e38)])
-def test_what_is_too_large_is_refused_with_its_vertex(name: str, value: float) -> None:
+def test_what_is_too_large_is_refused_with_its_vertex(
+    name: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantized_features, "CHUNK", 12)
     graph = random_graph(vertices=20, features=4)
     graph.features.values[13, 2] = value
     with pytest.raises(DataError, match=rf"column 2 of vertex 13 is .*which {name} cannot represent"):
