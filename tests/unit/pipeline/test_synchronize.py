@@ -137,17 +137,19 @@ def test_clipping_and_warm_up_are_torchs_own_for_any_split(
         torch.testing.assert_close(mine, twin.detach(), rtol=1e-6, atol=1e-7)
 
 
-def test_learned_rows_are_clipped_by_the_norm_of_all_gradients_together() -> None:
+def test_learned_rows_are_clipped_and_warmed_up_with_all_other_weights() -> None:
     """Two trainers, one with rows of a table: against torch's own clipping of a dense table."""
     table, weight = torch.nn.Parameter(torch.zeros(5, 2)), torch.nn.Parameter(torch.ones(3))
     of_rows = torch.tensor([[3.0, -4.0], [6.0, 8.0]])
     given = [of_targets(2, [torch.tensor([1.0, 2.0, 2.0])]), of_targets(2, [torch.tensor([3.0, 2.0, 2.0])])]
     given[1] = replace(given[1], row_gradients=[SparseGradient(0, np.array([1, 4]), of_rows)])
     stepped_rows: list[SparseGradient] = []
+    rates: list[float] = []
 
     class Tables:
         def step(self, rows: Sequence[SparseGradient], lr: float) -> None:
             stepped_rows.extend(rows)
+            rates.append(lr)
 
     synchronizer = Synchronizer(
         [weight],
@@ -155,6 +157,7 @@ def test_learned_rows_are_clipped_by_the_norm_of_all_gradients_together() -> Non
         [],
         0,
         clip_norm=1.5,
+        warm_up=lambda step: 0.25,
         tables=Tables(),  # type: ignore[arg-type]
     )
     work = StepWork(0)
@@ -164,8 +167,9 @@ def test_learned_rows_are_clipped_by_the_norm_of_all_gradients_together() -> Non
     twin.grad, table.grad = torch.ones(3), torch.zeros(5, 2)
     table.grad[[1, 4]] = of_rows / 4
     torch.nn.utils.clip_grad_norm_([twin, table], 1.5)
-    torch.testing.assert_close(weight.detach(), 1 - LR * twin.grad)
+    torch.testing.assert_close(weight.detach(), 1 - LR / 4 * twin.grad)
     torch.testing.assert_close(stepped_rows[0].values, table.grad[[1, 4]])
+    assert rates == [LR / 4]
 
 
 def test_a_norm_that_is_not_finite_is_not_applied() -> None:
