@@ -1,4 +1,4 @@
-"""Cutting a step's units, and cutting what failed anew."""
+"""Cutting a step's units, cutting what failed anew, and adding up the times of all shares."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hyrt.device.protocol import StepResult
 from hyrt.pipeline.recovery import handed_over, reassign_units
-from hyrt.pipeline.work_items import cut
+from hyrt.pipeline.work_items import StepWork, WorkShare, cut
 
 splits = st.lists(st.integers(0, 500), min_size=1, max_size=5).filter(any)
 
@@ -66,3 +67,39 @@ def test_recut_gives_every_unit_to_one_healthy_trainer_and_keeps_the_sum(failure
 def test_those_who_have_more_take_more() -> None:
     assert handed_over([8, 30, 10], 0, 8, [1, 2]) == [0, 36, 12]
     assert handed_over([8, 0, 0], 0, 8, [1, 2]) == [0, 4, 4]
+
+
+def test_the_times_of_a_step_are_those_of_all_its_time_steps_and_retries() -> None:
+    """Two trainers, two time steps, and a retried share; trainer 1 measures its transfers itself."""
+    work = StepWork(0, num_times=2, synchronize_s=0.25)
+    seconds = [
+        (0, 0, {"sample": 1.0, "load": 2.0, "transfer": 1.0, "propagate": 4.0}),
+        (1, 0, {"sample_on_device": 3.0, "fetch": 1.0, "transfer": 9.0, "propagate": 5.0}),
+        (0, 1, {"sample": 2.0, "load": 1.0, "transfer": 2.0, "propagate": 3.0}),
+        (1, 1, {"sample_on_device": 1.0, "fetch": 2.0, "transfer": 1.0, "propagate": 1.0}),
+        (0, 1, {"sample": 0.5, "load": 0.5, "transfer": 0.5, "propagate": 6.0}),
+    ]
+    for number, (trainer, time, share_s) in enumerate(seconds):
+        device_s = {"transfer": 0.75} if trainer else {}
+        result = StepResult(loss_sum=0.0, counts={}, normalizer=1.0, gradients=[], seconds=device_s)
+        work.shares.append(
+            WorkShare(work, trainer, np.arange(1), number, time=time, result=result, seconds=share_s)
+        )
+    times = work.times(99.0)
+    assert times.iteration_s == 99.0
+    assert times.stage_s == {
+        "sample": 1.0 + 3.0 + 2.0 + 1.0 + 0.5,
+        "load": 2.0 + 1.0 + 1.0 + 2.0 + 0.5,
+        "transfer": 9.0 + 2.0,
+        "propagate": 5.0 + 6.0,
+        "synchronize": 0.25,
+    }
+    assert times.trainers_s == {
+        "sample": (3.5, 0.0),
+        "sample_on_device": (0.0, 4.0),
+        "fetch": (0.0, 3.0),
+        "load": (3.5, 0.0),
+        "transfer": (3.5, 1.5),
+        "propagate": (13.0, 6.0),
+        "update": (0.0, 0.0),
+    }
