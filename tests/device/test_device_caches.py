@@ -15,6 +15,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.quantized.features import quantize_graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.telemetry.events import Event, Notice, StepMetrics
+from hyrt.training import feature_caches
 from hyrt.training.build_run import build_run
 from hyrt.training.setup import build_model
 from hyrt.training.train import Training
@@ -52,7 +53,11 @@ def trained(config: Config, graph: Graph) -> tuple[np.ndarray, dict[str, Any], l
 
 @pytest.mark.parametrize("rows", ["float32", "int8"])
 @pytest.mark.parametrize("devices", [["opencl"], ["cpu", "opencl"]])
-def test_weights_are_those_of_a_run_without_a_cache(rows: str, devices: list[str]) -> None:
+def test_weights_are_those_of_a_run_without_a_cache(
+    rows: str, devices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Rows are sent to the cache in several pieces.
+    monkeypatch.setattr(feature_caches, "_PIECE_BYTES", 500)
     graph = random_graph(seed=4)
     graph = graph if rows == "float32" else quantize_graph(graph, rows)
     given = {"devices": devices, "balance": {"policy": "static"}}

@@ -14,6 +14,7 @@ import hyrt
 from hyrt.config import build_config
 from hyrt.errors import DataError
 from hyrt.graph.graph import Graph
+from hyrt.inference import output_links, output_rows
 from hyrt.inference.output_links import read_named_pairs
 from hyrt.training.open_graph import link_graph
 
@@ -109,8 +110,10 @@ def test_columns_are_found_by_their_names(shop: Path, tmp_path: Path, text: str)
     assert said == ([f"{tmp_path / 'p.csv'}: {header}"] if text.startswith("customer") else [])
 
 
-def test_tables_of_infer(shop: Path) -> None:
+def test_tables_of_infer(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pairs by name and by number have the same scores; tables of vertices are of the labelled type."""
+    monkeypatch.setattr(output_links, "_PAIRS_PER_WRITE", 1)
+    monkeypatch.setattr(output_rows, "_ROWS_PER_WRITE", 3)
     given = ("--data", "d", "--model", "rsage", "model.hidden=4", "train.epochs=1", "--quiet")
     run_here("run", *given, "train.objective=links", "links.test=0.2", "--name", "links", cwd=shop)
     (shop / "p.csv").write_text("C-11,C-0\nC-3,C-8\n")

@@ -14,6 +14,7 @@ import pytest
 import torch
 from graphs import random_graph
 from hyrt_devices.cpu import CpuDevice, HostChunkMemory
+from hyrt_devices.cuda import tile_math
 from hyrt_devices.cuda.torch_chunks import TorchChunks
 from hyrt_devices.opencl import OpenclDevice
 
@@ -38,6 +39,11 @@ ONE_THREAD = {"train_threads": 1, "stall_timeout_s": 60.0}
 def one_torch_thread() -> Iterator[None]:
     with torch_threads(1):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _few_sums_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tile_math, "_MAX_SUMS", 100)
 
 
 def trained(devices: Sequence[str], *, epochs: int = 3, **settings: Any) -> tuple[list[Event], Any]:
