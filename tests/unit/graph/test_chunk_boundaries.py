@@ -70,6 +70,7 @@ NO_PIECES = {
     "tables.read_vertices": {"MAX_CLASSES"},
     "tables.csv_batches": {"MAX_RECORD_BYTES"},
     "tables.table_files": {"_BYTES", "_MAX_FOLDERS"},
+    "tables.vertex_ids": {"_MAX_ODD"},
 }
 """Large numbers that bound what is allowed or looked at, mark a format, or estimate."""
 LARGE = 500
