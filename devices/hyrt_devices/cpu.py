@@ -1,4 +1,4 @@
-"""CPU trainer for any torch module over blocks; it reads host memory in place."""
+"""CPU trainer for any torch module over blocks, which reads host memory in place."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from hyrt_devices.host_staged import HostStaged
 
 
 class HostChunkMemory(TorchChunkMemory):
-    """Chunk memory on the host; a worker team computes the tiles."""
+    """Chunk memory on the host, where a team of worker threads computes the tiles."""
 
     math = HostTileMath()
     counts_work = False
@@ -60,7 +60,7 @@ class HostChunkMemory(TorchChunkMemory):
         objective: Objective,
         free: Callable[[], int],
     ) -> None:
-        # Copies are synchronous: a second chunk in flight would use memory without saving time.
+        # Copies are synchronous, so a second chunk in flight would use memory without saving time.
         super().__init__(name, driver, None, None, model, objective, free, in_flight=1)
         self._workers = workers
 
@@ -85,7 +85,7 @@ class CpuDevice(
 ):
     """Trainer on CPU cores, with torch and the compiled operators of `hyrt.nn`.
 
-    Several CPU devices may be open at once (`cpu:0`, `cpu:1`, ...), each with a separate worker team.
+    Several CPU devices may be open at once (`cpu:0`, `cpu:1`, ...), each with separate worker threads.
     """
 
     def __init__(self, info: DeviceInfo, options: DeviceOptions) -> None:
@@ -99,7 +99,7 @@ class CpuDevice(
         self._health = Health(info.name)
         self._budget = HostMemoryBudget()
         self._keeper: StepCheckpointer | None = None
-        # Set only if this device shares the column passes of a full graph with other devices.
+        # This is set only if the device shares a full graph's columns with other devices.
         self._shared: HostChunkMemory | None = None
         self._loops: HostLoops | None = None
         self._driver = HostDriver()
@@ -111,7 +111,7 @@ class CpuDevice(
     def probe(cls) -> list[DeviceInfo]:
         cores = shared_cores()
         memory = psutil.virtual_memory().total
-        # One process may run several trainers on its cores, but not more trainers than cores.
+        # A process may run several trainers on its cores, but at most one per core.
         return [
             DeviceInfo(
                 kind="cpu",
@@ -153,7 +153,7 @@ class CpuDevice(
         self.update(parameters)
 
     def resize(self, threads: int) -> None:
-        """Change the number of threads; only between two calls of `propagate`."""
+        """Change the number of threads. Only allowed between two calls of `propagate`."""
         with self._health.terminal("resize"):
             self._workers.resize(threads)
 
@@ -163,12 +163,12 @@ class CpuDevice(
             self._health.loaded(self._model).register_gradient_hook(hook)
 
     def watch(self, watch: RunObserver) -> None:
-        """Set the observer that records which threads work, and when."""
+        """Set the observer that is notified when threads work."""
         with self._health.terminal("watch"):
             self._workers.observer = watch
 
     def trace(self, listener: QueueListener) -> None:
-        """Report copies and computations of full-graph chunks; the observer of `watch` records other work."""
+        """Report copies and computations of full-graph chunks. Other work is reported to the observer."""
         with self._health.terminal("trace"):
             self._listener = listener
             if self._loops is not None:
@@ -194,7 +194,7 @@ class CpuDevice(
             self._health.loaded(self._model).update(parameters)
 
     def chunk_memory(self, in_flight: int) -> HostChunkMemory:
-        """Return chunk memory that computes in place on rows and edges of the host, one chunk at a time."""
+        """Return chunk memory that computes in place on host rows and edges, one chunk at a time."""
         with self._health.terminal("chunk_memory"):
             described = describe(self._health.loaded(self._model).module, self.info.name)
             self._shared = HostChunkMemory(

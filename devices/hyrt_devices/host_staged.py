@@ -1,4 +1,4 @@
-"""Mini-batches that stay in host memory between `transfer` and `propagate`."""
+"""Staging for devices whose mini-batches stay in host memory between `transfer` and `propagate`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hyrt.sampling.minibatch import MiniBatch
 
 
 class HostStaged:
-    """Registry of mini-batches that `transfer` returned and `propagate` has not consumed yet."""
+    """Registry of the mini-batches that `transfer` has returned and `propagate` has not consumed."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, MiniBatch] = {}
 
     def put(self, batch: MiniBatch) -> MiniBatch:
-        """Stage a mini-batch: return a shallow copy that shares its arrays."""
+        """Stage a mini-batch, and return a shallow copy that shares its arrays."""
         staged = copy.copy(
             check_type("batch", batch, MiniBatch, "pass a hyrt.sampling.minibatch.MiniBatch").checked
         )
@@ -25,7 +25,7 @@ class HostStaged:
     def take(self, staged: MiniBatch) -> MiniBatch:
         """Remove a staged mini-batch and return it.
 
-        Raises TypeError if the mini-batch was not staged here, or was already taken.
+        Raises TypeError if the mini-batch was not staged here or has already been taken.
         """
         if self._waiting.pop(id(staged), None) is None:
             raise TypeError(

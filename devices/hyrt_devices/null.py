@@ -1,4 +1,4 @@
-"""Null device: the whole pipeline runs without propagation, which exposes its overhead."""
+"""Null device, which skips propagation and thus shows the overhead of the pipeline."""
 
 from __future__ import annotations
 

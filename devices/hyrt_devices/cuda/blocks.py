@@ -1,5 +1,5 @@
-"""Mini-batches and full graphs on a torch device, copied in a few coalesced transfers, and aggregation over
-their blocks with hyrt's CUDA kernels.
+"""Mini-batches and full graphs on a torch device, which are copied in a few coalesced transfers, and
+aggregation over their blocks with hyrt's CUDA kernels.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class _AggregateOnDevice(torch.autograd.Function):
 
 
 class TorchAggregation:
-    """`TensorBlock.aggregate` for devices that can run hyrt's kernels."""
+    """Implementation of `TensorBlock.aggregate` with hyrt's CUDA kernels."""
 
     def __init__(self, launcher: KernelLauncher) -> None:
         self._program = KernelProgram(launcher, "aggregate")
 
     def __call__(self, block: TensorBlock, x: torch.Tensor, aggregation: Aggregation) -> torch.Tensor:
-        """Aggregate like `aggregate_tensors`, the fallback for unsupported dtypes."""
+        """Aggregate as `aggregate_tensors` does, which is also the fallback for unsupported dtypes."""
         compiled = (torch.float32, torch.int32, torch.int32)
         if (x.dtype, block.indptr.dtype, block.columns.dtype) != compiled:
             return aggregate_tensors(block, x, aggregation)
@@ -95,7 +95,7 @@ InputsOf = Callable[[SentRows, TensorBlock], torch.Tensor | AggregatedFeatures]
 
 @dataclass(frozen=True, slots=True)
 class ResidentHop:
-    """Tensors of a sampled hop that stay on the device, so that its block need not be copied there."""
+    """Device tensors of a hop that was sampled on the device, whose block need not be copied."""
 
     device: torch.device
     indptr: torch.Tensor
@@ -103,7 +103,7 @@ class ResidentHop:
     sources: torch.Tensor
     degrees: torch.Tensor
     source_degrees: torch.Tensor
-    """`indptr`, `columns`, `sources`, `degrees` and `source_degrees`: as in `TensorBlock`."""
+    """`indptr`, `columns`, `sources`, `degrees` and `source_degrees` have the meaning of `TensorBlock`."""
 
 
 _FIELDS = ("indptr", "columns", "sources", "degrees", "source_degrees")
@@ -115,7 +115,7 @@ OF_EDGES = (
     "weighted_degrees",
     "source_weighted_degrees",
 )
-"""Names of block arrays that exist only if edges have types, weights or features."""
+"""Names of the block arrays that exist only if edges have types, weights or features."""
 
 
 class PackedBatch:
@@ -132,13 +132,13 @@ class PackedBatch:
         self._hetero_input = batch.inputs if isinstance(batch.inputs, HeteroInput) else None
         self._rows, self._places = self._pack_rows(None if self._hetero_input is not None else batch.inputs)
         if self._hetero_input is not None:
-            # Hold references: `CoalescedCopy` identifies arrays by id().
+            # Hold references to the arrays, because `CoalescedCopy` identifies them by id().
             self._arrays = self._arrays_of(self._hetero_input)
             for array in self._arrays:
                 self.parcel.add(array)
 
     def _pack_rows(self, inputs: Any) -> tuple[RowArrays | None, NDArray[np.int32] | None]:
-        """Pack the rows to copy; also return each row's slot if the device caches rows."""
+        """Pack the rows to copy, and return them and, if the device caches rows, each row's slot."""
         if inputs is None:
             return None, None
         cached = inputs if isinstance(inputs, CachedRows) else None
@@ -152,14 +152,14 @@ class PackedBatch:
 
     @staticmethod
     def _arrays_of(hetero: HeteroInput) -> list[NDArray[Any]]:
-        """Return the arrays to copy for heterogeneous inputs: the matrices, and the order of the sources."""
+        """Return the arrays of heterogeneous inputs to copy: the matrices and the order of the sources."""
         order = hetero.order
         assert isinstance(order, TypeOrder), "the host builds the type order"
         matrices = [matrix.numpy() for matrix in hetero.matrices if matrix is not None]
         return [*matrices, order.order, order.inverse]
 
     def _unpack_hetero(self, hetero: HeteroInput, arrived: list[torch.Tensor]) -> HeteroInput:
-        """Build the heterogeneous inputs on the device; row numbers of learned tables stay on the host."""
+        """Create the heterogeneous inputs on the device. Row numbers of learned tables stay on the host."""
         *matrices, order, places = (arrived[self.parcel.add(each)] for each in self._arrays)
         return HeteroInput(
             TensorOrder(order.long(), places.long(), hetero.order.starts),
@@ -201,7 +201,7 @@ class PackedBatch:
         cached: RowTensors | None = None,
         inputs_of: InputsOf = lambda rows, block: rows.numbers(),
     ) -> DeviceBatch:
-        """Build a mini-batch from sent tensors (`CoalescedCopy.send`), kernels of the device and cached rows.
+        """Create a mini-batch from the tensors of `CoalescedCopy.send`, device kernels and cached rows.
 
         `inputs_of` computes the first layer's inputs from the rows and the first block.
         """
@@ -246,15 +246,15 @@ class DeviceBatch:
     """Mini-batch on the device."""
 
     blocks: list[TensorBlock]
-    """L blocks, from the input layer to the output layer."""
+    """Blocks of the L layers, from the input layer to the output layer."""
     labels: torch.Tensor
-    """[n] int64."""
+    """Labels of the targets: [n] int64."""
     target_weights: torch.Tensor | None
-    """[n] float32 or None."""
+    """Loss weights of the targets: [n] float32, or None."""
     inputs: torch.Tensor | AggregatedFeatures | HeteroInput | None
-    """[num_src, f] rows of the first block's sources, or their aggregate; None until they are gathered."""
+    """Feature rows of the first block's sources, [num_src, f], or their aggregate; None before the gather."""
     target_rows: torch.Tensor | None = None
-    """[n] row index of each target in the scores; None if all rows are targets, in order."""
+    """Row index of each target in the scores: [n]. None if all rows are targets, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,12 +262,12 @@ class DeviceGraph:
     """Mini-batch of the full graph that stays on the device for all steps."""
 
     whole: FullGraph
-    """`MiniBatch.full_graph` of the steps that use this copy."""
+    """Value of `MiniBatch.full_graph` in the steps that use this copy."""
     first: DeviceBatch
-    """Mini-batch of the first step, on the device."""
+    """Mini-batch of the first step on the device."""
 
     def step(self, batch: MiniBatch) -> DeviceBatch:
-        """Return the mini-batch of another step: the same tensors, with this step's dropout key."""
+        """Return the mini-batch of another step, with the same tensors but the dropout key of `batch`."""
         blocks = [
             replace(there, step=block.step, seed=block.seed)
             for there, block in zip(self.first.blocks, batch.blocks, strict=True)
@@ -282,10 +282,10 @@ def resident_graph(
     aggregate: Aggregate | None,
     loops: TensorLoops | None,
 ) -> DeviceGraph:
-    """Copy the full graph to the device; `put` copies an array.
+    """Copy the full graph to the device with `put`, which copies one array.
 
-    `rows_of` returns feature rows of vertices on the device (None: the mini-batch has the rows). `aggregate`
-    and `loops` are None without kernels of this kind.
+    `rows_of` returns the feature rows of vertices on the device, and is None if the mini-batch contains the
+    rows. `aggregate` and `loops` are None if there are no such kernels.
     """
     there: dict[int, torch.Tensor] = {}
 
@@ -296,7 +296,7 @@ def resident_graph(
 
     block = batch.blocks[0]
     assert block.sources is not None
-    # The device's kernels take 32-bit row starts, which suffice for fewer than 2^31 edges.
+    # The kernels take 32-bit row starts if these suffice, which is the case for fewer than 2^31 edges.
     starts = block.indptr.astype(np.int32) if block.num_edges < 2**31 else block.indptr
     of_edges: dict[str, Any] = {
         name: moved(array) for name in OF_EDGES if (array := getattr(block, name)) is not None
@@ -316,7 +316,7 @@ def resident_graph(
     weights, rows = batch.target_weights, batch.target_rows
     assert batch.full_graph is not None
     first = DeviceBatch(
-        # All layers share the same tensors, and everything that is cached on the block.
+        # All layers share the same tensors, including those that are cached on the block.
         blocks=[replace(one, layer=each.layer) for each in batch.blocks],
         labels=moved(batch.labels),
         target_weights=None if weights is None else moved(weights),

@@ -1,4 +1,4 @@
-"""Device memory for chunks, and the times of chunk copies and computations."""
+"""Device memory for chunks, and times of the copies and computations of chunks."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from hyrt.fullgraph.chunk_stats import ChunkStats
 from hyrt.nn.description import ModelDescription
 from hyrt_devices.cuda.driver import Driver, Timeline
 
-# Minimum allocation granularity of torch, in bytes.
+# Allocation granularity of torch in bytes.
 _ROUND_BYTES = 512
 WORK_NUMBERS = 1 << 20
-"""Maximum elements of an operator's temporary matrices, of which a few exist; single rows may be longer."""
+"""Maximum number of elements in a temporary matrix of an operator, unless a single row is longer."""
 _WORK_MATRICES = 4
-# Number of matrices of the targets' scores that autograd holds at the same time for the loss.
+# Number of score matrices of the targets that autograd needs at the same time for the loss.
 _SCORE_MATRICES = 6
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeMemory:
-    """Flat tensors for the edges of a chunk."""
+    """Flat tensors that contain the edges of a chunk."""
 
     rows: torch.Tensor
     starts: torch.Tensor
     columns: torch.Tensor
-    """`rows`, `starts`, `columns`: int32."""
+    """`rows`, `starts` and `columns` are int32, as in `TileEdges`."""
     row_scale: torch.Tensor
     column_scale: torch.Tensor
-    """`row_scale`, `column_scale`: float32 scales of the destinations and of the sources."""
+    """`row_scale` and `column_scale` are float32 scales of the destinations and the sources."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkMemory:
-    """Flat tensors for all chunk buffers, sized for the largest chunk."""
+    """Flat tensors for all chunk buffers, with the sizes of the largest chunk."""
 
     read: tuple[torch.Tensor, ...]
-    """float32 `read` buffers of `ChunkKernels`; one per chunk in flight."""
+    """Buffers named `read` in `ChunkKernels`, float32, one per chunk in flight."""
     edges: tuple[EdgeMemory, ...]
-    """Edge buffers; one per chunk in flight."""
+    """Edge buffers, one per chunk in flight."""
     accumulated: torch.Tensor
     results: tuple[torch.Tensor, ...]
-    """`accumulated`, `results`: float32, the other buffers."""
+    """`accumulated` and `results` are the other buffers of `ChunkKernels`, float32."""
 
     @classmethod
     def take(cls, places: BufferSizes, device: torch.device, in_flight: int = 1) -> ChunkMemory:
-        """Allocate the tensors that `needed_bytes` counts."""
+        """Allocate tensors of the sizes that `needed_bytes` counts."""
 
         def floats(numbers: int) -> torch.Tensor:
             return torch.empty(max(1, numbers), device=device)
@@ -79,11 +79,10 @@ class ChunkMemory:
 def needed_bytes(
     model: ModelDescription, chunks: ChunkSizes, in_flight: int = 1, *, counts_work: bool = True
 ) -> int:
-    """Return the bytes of device memory that a chunked step needs in addition to the weights.
+    """Return the bytes of device memory that a step in chunks needs besides the weights.
 
-    The tensors of `ChunkMemory` are counted exactly for the largest `chunks`, and temporary memory of
-    operators by its maximum. `counts_work` adds the temporary rows of operators: a few MiB, regardless of the
-    chunk sizes.
+    The tensors of `ChunkMemory` are counted exactly for the largest chunks, and temporary memory of operators
+    by its maximum. `counts_work` adds the temporary rows of operators: a few MiB for any chunk size.
     """
     places = BufferSizes.from_model(model, chunks)
     several = [places.read, places.edge_rows, places.edge_rows + 1, places.edges]
@@ -109,16 +108,16 @@ TRACKS: tuple[Track, ...] = ("copy in", "compute", "copy out")
 
 
 class ChunkTimes:
-    """Marks around the copies and computations of chunks in a step."""
+    """Recorder of the start and end marks of chunk copies and computations in a step."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._timeline: Timeline | None = None
         self._marks: list[tuple[Track, str, Any, Any]] = []
         self.about = ""
-        """Trace label of the current work; empty for no label."""
+        """Trace label of the current work, or "" for no label."""
         self.in_bytes = self.out_bytes = 0
-        """Bytes copied to the device, and from the device, since `begin`."""
+        """Bytes copied to the device and from the device since `begin`."""
 
     def begin(self, stream: Any) -> None:
         """Start measuring a step; `stream` is the compute stream."""
@@ -129,18 +128,18 @@ class ChunkTimes:
 
     @contextmanager
     def span(self, track: Track, operation: str, stream: Any) -> Iterator[None]:
-        """Record marks around the work that is submitted to a stream in this context."""
+        """Record marks before and after the work that the block submits to a stream."""
         name = f"{operation}, {self.about}" if self.about else operation
         start = self._driver.mark(stream)
         yield
         self._marks.append((track, name, start, self._driver.mark(stream)))
 
     def add(self, track: Track, operation: str, start: Any, end: Any) -> None:
-        """Add the span between two marks."""
+        """Record the span between two marks."""
         self._marks.append((track, f"{operation}, {self.about}" if self.about else operation, start, end))
 
     def spans(self, timeline: Timeline) -> dict[Track, list[Span]]:
-        """Return the spans since `begin`, per track and in order; all work must have finished."""
+        """Return the spans since `begin` by track, in order. All work must have finished."""
         found: dict[Track, list[Span]] = {track: [] for track in TRACKS}
         for track, name, start, end in self._marks:
             found[track] += timeline.spans([(name, start, end)])
@@ -148,23 +147,23 @@ class ChunkTimes:
         return found
 
     def report(self, listener: QueueListener, timeline: Timeline) -> None:
-        """Report the spans since `begin`, per track; all work must have finished."""
+        """Report the spans since `begin` by track. All work must have finished."""
         for track, spans in self.spans(timeline).items():
             listener(track, spans)
 
     def forget(self) -> None:
-        """Discard the spans recorded so far."""
+        """Discard all recorded spans."""
         self._marks = []
 
     def seconds(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-        """Return (start, end) of copies and of computations since `begin`; all work must have finished."""
+        """Return (start, end) of copies and of computations since `begin`. All work must have ended."""
         assert self._timeline is not None
         found = self.spans(self._timeline)
         copied, computed = ([*found["copy in"], *found["copy out"]], found["compute"])
         return _in_seconds(copied), _in_seconds(computed)
 
     def work(self) -> ChunkStats:
-        """Return the statistics of the work since `begin`; all work must have finished."""
+        """Return the statistics of the work since `begin`. All work must have finished."""
         return ChunkStats.from_spans(self.in_bytes, self.out_bytes, *self.seconds())
 
 

@@ -1,4 +1,4 @@
-"""Trainer on a torch device with separate memory: a copy stream, a compute stream and autograd."""
+"""Trainer on a torch device with separate memory, with a copy stream, a compute stream and autograd."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ from hyrt_devices.cuda.launch import KernelLauncher, KernelProgram, launchers
 from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
 from hyrt_devices.cuda.torch_chunks import TorchChunkMemory, TorchChunkSteps
 
-# Fraction of free memory for resident topology and features; the rest is for mini-batches.
+# Maximum fraction of free memory for resident topology and features; mini-batches need the rest.
 _RESIDENT_SHARE = 0.5
 
 T = TypeVar("T")
 
 
 class Staged:
-    """Mini-batch that is being copied to the device, or has been copied."""
+    """Mini-batch that is being copied, or has been copied, to the device."""
 
     def __init__(self, targets: int, normalizer: float, size: int, *, whole: bool = False) -> None:
         self.whole = whole
@@ -103,11 +103,11 @@ class Staged:
         self.normalizer = normalizer
         self.size = size
         self.delivery: DeviceBatch | None = None
-        # Set only if the step is computed in chunks.
+        # These are set only if the step is computed in chunks.
         self.batch: MiniBatch | None = None
         self.host: NDArray[np.uint8] | None = None
         self.started: Any = None
-        # Set only if the run is traced.
+        # This is set only if the run is traced.
         self.copied: Any = None
         self.arrived: Any = None
 
@@ -125,7 +125,7 @@ class TorchDevice(
     SharesLoops,
     Traceable,
 ):
-    """Trainer on a torch device for any module, with autograd.
+    """Trainer on a torch device, which computes any torch module with autograd.
 
     `launcher` is None if hyrt's kernels cannot be built.
     """
@@ -148,7 +148,7 @@ class TorchDevice(
         self._aggregate = None if launcher is None else TorchAggregation(launcher)
         self._loops = None if launcher is None else CudaLoops(launcher)
         self._row_kernels = None if launcher is None else RowKernels(launcher)
-        # The first layer's aggregation if it precedes the first weight, otherwise None.
+        # Aggregation of the first layer if no weight precedes it, otherwise None.
         self._first: Aggregation | None = None
         self._model: torch.nn.Module | None = None
         self._parameters: list[torch.nn.Parameter] = []
@@ -160,14 +160,14 @@ class TorchDevice(
         self._resident: DeviceGraph | None = None
         self._whole_bytes = 0
         self._budget = HostMemoryBudget()
-        # None if full graphs are not divided into chunks.
+        # This is None if full graphs are not divided into chunks.
         self._chunk_options: ChunkOptions | None = None
         self._description: ModelDescription | None = None
         self._keeper: StepCheckpointer | None = None
         self._chunks: TorchChunkSteps | None = None
-        # Set only if this device shares column passes with other devices.
+        # This is set only if the device shares a full graph's columns with other devices.
         self._shared: TorchChunkMemory | None = None
-        # Set only for user-defined layers in chunks: the host computes the vertex stages.
+        # This is set only for user-defined layers in chunks, whose vertex stages run on the host.
         self._saga: HostSaga | None = None
         self._threads = options.threads
         self._samplers: list[CudaSampler] = []
@@ -185,7 +185,7 @@ class TorchDevice(
 
     @classmethod
     def missing(cls) -> str:
-        """Return why `probe` finds no device, with a fix."""
+        """Return the reason why `probe` finds no device, and the remedy."""
         return probe.missing_device_reason(cls.kind)
 
     @classmethod
@@ -239,7 +239,7 @@ class TorchDevice(
         self.update(parameters)
 
     def _host_saga(self, model: torch.nn.Module, options: ChunkOptions) -> HostSaga:
-        """Create a chunked trainer for user-defined layers; their edge loops run on this device."""
+        """Create a trainer in chunks for user-defined layers, whose edge loops run on this device."""
         loop_device = self._loop_device(model)
         check_loops(model, self.info.name)
         workers = Workers(
@@ -320,7 +320,7 @@ class TorchDevice(
                 raise self._out_of_memory(count) from error
 
     def _cached_rows(self, count: int, pieces: Iterable[Rows]) -> RowTensors:
-        """Copy rows to the device, piece by piece, and return the cached rows."""
+        """Copy rows to the device piece by piece, and return the cached rows."""
         put = partial(upload, self._driver, self._pool, self._copies)
 
         def allocate(array: NDArray[Any]) -> torch.Tensor:
@@ -357,7 +357,7 @@ class TorchDevice(
         )
 
     def trace(self, listener: QueueListener) -> None:
-        """Report the finished work of each stream from now on, as `copies`, `compute` and `sample`."""
+        """Report the finished work of each stream (`copies`, `compute`, `sample`) from now on."""
         with self._health.terminal("trace"):
             self._timeline = Timeline(self._driver, self._compute)
             self._listener = listener
@@ -396,7 +396,7 @@ class TorchDevice(
             return staged
 
     def _made_bytes(self, rows: CachedRows | QuantizedRows, block: Block) -> int:
-        """Return the bytes of the first layer's inputs, which are computed from the rows after the copy."""
+        """Return the bytes of the first layer's inputs, which the device computes from the copied rows."""
         sent = RowArrays.of(rows.missing_rows if isinstance(rows, CachedRows) else rows)
         width = int(sent.codes.shape[1])
         whole, first = 4 * width * block.num_src, self._first
@@ -427,7 +427,7 @@ class TorchDevice(
                         self._step(staged) if staged.batch is None else self._step_in_chunks(staged.batch)
                     )
             except DeviceOutOfMemoryError:
-                self._release(staged)  # The memory of the chunks is already released.
+                self._release(staged)  # The chunk memory has already been released.
                 raise
             except Exception as error:
                 self._free(staged, "propagate", error)
@@ -442,7 +442,7 @@ class TorchDevice(
             if self._saga is not None:
                 self._saga.update(parameters)
             if self._weights_sent is not None:
-                # Wait until the previous copy has read the buffer.
+                # Wait until the previous copy from the buffer has finished.
                 self._driver.wait(self._weights_sent)
             at = 0
             for mine, new in zip(self._parameters, parameters, strict=True):
@@ -481,10 +481,8 @@ class TorchDevice(
         if failed and not faulted:
             raise DeviceFaultError(f"{self.info.name} cannot be closed: {failed[0]}") from failed[0]
 
-    # Implementation of the stages.
-
     def _transfer_whole(self, batch: MiniBatch) -> Staged:
-        """Stage a full-graph step; later steps reuse the tensors that the first step copied."""
+        """Stage a full-graph step, with the tensors that the first step has copied."""
         driver, resident = self._driver, self._resident
         is_new = resident is None or resident.whole is not batch.full_graph
         features = self._features if batch.inputs is None else None
@@ -502,7 +500,7 @@ class TorchDevice(
                     put = partial(upload, driver, self._pool, self._copies)
                     rows_of = None if features is None else features.all_rows
                     resident = resident_graph(batch, put, rows_of, self._aggregate, self._loops)
-                    # From now on the graph counts as resident memory.
+                    # From now on, the graph counts as resident memory.
                     self._resident, self._whole_bytes, staged.size = resident, staged.size, 0
                 staged.delivery = resident.step(batch)
                 staged.copied = staged.arrived = driver.mark(self._copies)
@@ -566,7 +564,7 @@ class TorchDevice(
             return gradients
 
     def _report_chunks(self, times: ChunkTimes) -> None:
-        """Report the chunk spans of a finished step, and the weight copy before the step."""
+        """Report the chunk spans of a finished step and the preceding copy of the weights."""
         if self._timeline is None or self._listener is None:
             return
         ran = [("weights", self._update_started, self._weights_sent)]
@@ -581,7 +579,7 @@ class TorchDevice(
         )
 
     def _chunk_bytes(self) -> int:
-        """Return the bytes that chunks may use: free memory, bounded by the rest of the limit."""
+        """Return the bytes that chunks may use: the free memory, or less if the memory is limited."""
         free = self._driver.free_bytes()
         return free if self._limit is None else min(free, self._limit - self._resident_bytes())
 
@@ -653,7 +651,7 @@ class TorchDevice(
         )
 
     def _report_times(self, timeline: Timeline, staged: Staged, marks: Sequence[Any]) -> None:
-        """Report the spans of a finished mini-batch, and the weight copy before it."""
+        """Report the spans of a finished mini-batch and the preceding copy of the weights."""
         assert self._listener is not None
         start, forward, backward, end = marks
         names = ("forward", "loss and backward", "gradients to the host")
@@ -669,7 +667,7 @@ class TorchDevice(
         timeline.follow(end)
 
     def _release(self, staged: Staged) -> None:
-        """Release the buffers of a mini-batch; the device must have finished reading the buffers."""
+        """Release the buffers of a mini-batch, which the device must have finished reading."""
         with self._lock:
             self._staged.discard(staged)
         if staged.host is not None:
@@ -677,10 +675,10 @@ class TorchDevice(
         staged.host = staged.delivery = staged.batch = None
 
     def _free(self, staged: Staged, doing: str, error: Exception) -> None:
-        """Free a mini-batch and raise DeviceOutOfMemoryError if memory ran out; ignore other errors."""
+        """Free a mini-batch, and raise DeviceOutOfMemoryError if `error` means that memory ran out."""
         if not self._driver.out_of_memory(error):
             return
-        # Drop references: the traceback's frames hold the activations.
+        # Clear the traceback's frames, which reference the activations.
         traceback.clear_frames(error.__traceback__)
         for parameter in self._parameters if doing == "propagate" else ():
             parameter.grad = None
@@ -691,8 +689,6 @@ class TorchDevice(
         self._driver.trim()
         raise DeviceOutOfMemoryError(self._too_large(staged, doing, used)) from error
 
-    # Memory.
-
     def _check_limit(self, staged: Staged) -> None:
         if self._limit is None:
             return
@@ -702,14 +698,14 @@ class TorchDevice(
 
     def _resident_bytes(self) -> int:
         features = 0 if self._features is None else self._features.nbytes
-        # Weights and gradients, in float32.
+        # Weights and gradients are float32.
         weights = 8 * sum(self._sizes)
         features += 0 if self._resident is None else self._whole_bytes
         features += 0 if self._row_cache is None else self._row_cache.nbytes
         return weights + features + sum(sampler.nbytes for sampler in self._samplers)
 
     def _if_it_fits(self, size: int, make: Callable[[], T]) -> T | None:
-        """Create an object that stays in device memory across steps; return None if it does not fit."""
+        """Create an object that stays in device memory for all steps, or return None if it does not fit."""
         if size > self._capacity_bytes():
             return None
         try:
@@ -717,7 +713,7 @@ class TorchDevice(
         except Exception as error:
             if not self._driver.out_of_memory(error):
                 raise
-            # Other processes may have allocated the free memory. Clearing the frames frees partial results.
+            # Another process may have allocated the free memory. Clear the frames to free partial results.
             traceback.clear_frames(error.__traceback__)
             self._driver.trim()
             return None
@@ -741,8 +737,6 @@ class TorchDevice(
             f"{format_bytes(staged.size)} of input ({format_bytes(used)} of {format_bytes(total)} in use): "
             "lower data.batch_size, or assign the device a smaller share"
         )
-
-    # Closing.
 
     def _faulted(self) -> bool:
         try:
@@ -802,14 +796,14 @@ def _described(model: torch.nn.Module, name: str) -> ModelDescription:
 
 
 def _word(value: torch.Tensor) -> torch.Tensor:
-    """Encode a scalar as [1] float32, to be copied along with the gradients; an integer keeps its bits."""
+    """Encode a scalar as [1] float32 to copy it with the gradients. An integer's bits do not change."""
     if value.is_floating_point():
         return value.float().view(1)
     return value.int().view(1).view(torch.float32)
 
 
 def _values(counts: Mapping[str, int | torch.Tensor], words: torch.Tensor) -> dict[str, float]:
-    """Return the counts as numbers; tensor counts are decoded from `words` on the host."""
+    """Return the counts as numbers, decoding the counts that are tensors from `words`."""
     crossed = iter(words)
     return {
         name: value
@@ -820,7 +814,7 @@ def _values(counts: Mapping[str, int | torch.Tensor], words: torch.Tensor) -> di
 
 
 def _launcher(device: torch.device) -> KernelLauncher | None:
-    """Return a launcher of hyrt's kernels; if the build fails, warn and return None (torch operators)."""
+    """Return a launcher of hyrt's kernels, or warn and return None (torch operators) if the build fails."""
     kinds = list(launchers().values()) if device.type == "cuda" else []
     if not kinds:
         return None

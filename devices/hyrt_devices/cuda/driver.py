@@ -1,4 +1,4 @@
-"""Streams, events, pinned memory and copies for torch devices."""
+"""Streams, events, pinned memory and copies of torch devices."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from hyrt.runtime.buffer_pool import BufferPool
 
 
 class Driver:
-    """Streams, events and memory of a CUDA or XPU device; a mark is a recorded event."""
+    """Streams, events and memory of a CUDA or XPU device. A mark is a recorded event."""
 
     reads_in_place = False
 
     def __init__(self, kind: str, index: int) -> None:
         self.device = torch.device(kind, index)
         self._api: Any = torch.get_device_module(kind)
-        # Blocking events wait without spinning, which leaves the core to the CPU stages.
+        # Blocking events wait without spinning, so the core is free for the CPU stages.
         self._event_options = {"blocking": True} if kind == "cuda" else {}
 
     def stream(self) -> Any:
-        """Create a stream: its work runs in order, concurrently with other streams."""
+        """Create a stream, whose work runs in order and concurrently with other streams."""
         return self._api.Stream(device=self.device)
 
     def running(self, stream: Any) -> AbstractContextManager[Any]:
-        """Return a context in which the calling thread's operators run on the stream."""
+        """Return a context manager in which the calling thread's operators run on the stream."""
         return cast("AbstractContextManager[Any]", self._api.stream(stream))
 
     def mark(self, stream: Any) -> Any:
-        """Record an event after the stream's current work; it also captures the completion time."""
+        """Record an event after the stream's current work, including its completion time."""
         event = self._api.Event(enable_timing=True, **self._event_options)
         event.record(stream)
         return event
@@ -50,7 +50,7 @@ class Driver:
         mark.synchronize()
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Return the seconds between two marks; both must have been reached."""
+        """Return the seconds between two marks, which must have been reached."""
         return float(start.elapsed_time(end)) / 1000
 
     def reaches(self, other: Driver) -> bool:
@@ -60,18 +60,18 @@ class Driver:
         return bool(self._api.can_device_access_peer(self.device, other.device))
 
     def pinned(self, size: int) -> torch.Tensor:
-        """Allocate [size] uint8 page-locked host memory, which is copied without a staging buffer."""
+        """Allocate page-locked host memory, [size] uint8, which is copied without a staging buffer."""
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
     def free_bytes(self) -> int:
         """Return the free device memory in bytes."""
         if hasattr(self._api, "mem_get_info"):
             return int(self._api.mem_get_info(self.device)[0])
-        # Before version 2.7, torch cannot query Intel's driver: memory of other processes is not counted.
+        # Before version 2.7, torch cannot query Intel's driver, so memory of other processes is not counted.
         return int(self._api.get_device_properties(self.device).total_memory) - self.used_bytes()
 
     def used_bytes(self) -> int:
-        """Return the bytes of device memory that this process's tensors use."""
+        """Return the bytes of device memory that the tensors of this process use."""
         return int(self._api.memory_allocated(self.device))
 
     def limit(self, size: int | None) -> None:
@@ -83,16 +83,16 @@ class Driver:
         self._api.set_per_process_memory_fraction(fraction, self.device)
 
     def out_of_memory(self, error: Exception) -> bool:
-        """Return whether an error means that device memory is exhausted."""
+        """Return whether an error means that the device has run out of memory."""
         return isinstance(error, torch.OutOfMemoryError)
 
     def trim(self) -> None:
-        """Release cached memory of the allocator to the device."""
+        """Return the allocator's cached memory to the device."""
         self._api.empty_cache()
 
 
 class HostDriver(Driver):
-    """Driver of the CPU: all operations are synchronous. A mark is a time in seconds."""
+    """Driver of the CPU, whose operations are synchronous. A mark is a time in seconds."""
 
     reads_in_place = True
 
@@ -147,7 +147,7 @@ class MpsDriver(Driver):
         except RuntimeError as error:
             if "was not recorded after" not in str(error):
                 raise
-            return 0.0  # Torch reports no time between two marks that were reached simultaneously.
+            return 0.0  # Torch reports no time between two marks that were reached at the same time.
 
     def pinned(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8)
@@ -166,29 +166,29 @@ class MpsDriver(Driver):
         return super().out_of_memory(error) or "MPS backend out of memory" in str(error)
 
 
-# Torch reports times between marks in float32 milliseconds: over this many seconds, they are exact to 0.25
-# us.
+# Torch reports times between marks in milliseconds as float32, which is exact to 0.25 us over this many
+# seconds.
 _REACH_S = 2.0
 
 
 class Timeline:
-    """Clock for all streams of a device: nanoseconds since its creation, computed from reached marks.
+    """Clock of all streams of a device: nanoseconds since its creation, computed from reached marks.
 
-    Times are measured relative to a reference mark that is advanced periodically. The reference is always old
-    enough to precede the recent work of every stream. The first mark is recorded on `stream`; the constructor
-    waits for it.
+    Times are measured from a reference mark, which is replaced periodically by a later one, but always
+    precedes the recent work of every stream. The constructor records the first mark on `stream` and waits for
+    it.
     """
 
     def __init__(self, driver: Driver, stream: Any) -> None:
         self._driver = driver
         first = driver.mark(stream)
         driver.wait(first)
-        # One tuple, so that other threads read a consistent pair of mark and time.
+        # Use one tuple, so that other threads read a consistent pair of mark and time.
         self._from: tuple[Any, int] = (first, 0)
         self._next: tuple[Any, int] = self._from
 
     def spans(self, marks: Sequence[tuple[str, Any, Any]]) -> list[Span]:
-        """Return (name, start, end) in nanoseconds per pair of marks; skip pairs without a mark."""
+        """Return (name, start, end) in nanoseconds of each pair of marks; skip pairs with missing marks."""
         return [
             (name, self._at(start), self._at(end))
             for name, start, end in marks
@@ -196,7 +196,7 @@ class Timeline:
         ]
 
     def follow(self, mark: Any) -> None:
-        """Advance the reference to a reached mark; only one thread may call this at a time."""
+        """Advance the reference to a mark that was reached. Only one thread may call this at a time."""
         now = self._at(mark)
         if now - self._next[1] >= 1e9 * _REACH_S / 2:
             self._from, self._next = self._next, (mark, now)
@@ -206,7 +206,7 @@ class Timeline:
         return at + round(1e9 * self._driver.seconds(origin, mark))
 
 
-# Alignment of each array in bytes: enough for any dtype and for full memory transactions.
+# Alignment of each array in bytes, which suffices for any dtype and for full memory transactions.
 _ALIGNMENT = 256
 _STEP_BYTES = 1 << 20
 
@@ -220,14 +220,14 @@ DTYPES: dict[np.dtype[Any], torch.dtype] = {
 
 
 def pinned_pool(driver: Driver) -> BufferPool:
-    """Create a pool of reusable pinned buffers: pinning takes longer than the copies of a step."""
+    """Create a pool of reusable pinned buffers, because pinning takes longer than the copies of a step."""
     return BufferPool(lambda size: driver.pinned(size).numpy(), _STEP_BYTES)
 
 
 def fetch(
     driver: Driver, pool: BufferPool, stream: Any, tensors: Sequence[torch.Tensor]
 ) -> list[NDArray[Any]]:
-    """Copy device tensors to the host after the stream's current work, with one wait for all copies."""
+    """Copy device tensors to the host after the stream's current work, and wait once for all copies."""
     starts = [0]
     for tensor in tensors:
         starts.append(starts[-1] + -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT)
@@ -246,9 +246,9 @@ def fetch(
 
 
 class CoalescedCopy:
-    """Arrays that are sent to the device in one copy.
+    """Set of arrays that are sent to the device in one copy.
 
-    An array that is added twice is sent once: the blocks of a subgraph share their arrays.
+    An array that is added twice is sent once, because the blocks of a subgraph share their arrays.
     """
 
     def __init__(self) -> None:
@@ -258,7 +258,7 @@ class CoalescedCopy:
         self.size = 0
 
     def add(self, array: NDArray[Any]) -> int:
-        """Add an array and return its position in the result of `send`."""
+        """Add an array, and return its index in the result of `send`."""
         place = self._places.get(id(array))
         if place is None:
             place = self._places[id(array)] = len(self._arrays)
@@ -268,9 +268,9 @@ class CoalescedCopy:
         return place
 
     def send(self, host: NDArray[np.uint8], device: torch.device) -> list[torch.Tensor]:
-        """Copy all arrays into `host`, and from there to new device memory on the current stream.
+        """Copy all arrays to `host`, and from there to new device memory on the current stream.
 
-        Returns one device tensor per added array, with the array's shape and dtype.
+        Return one device tensor per added array, with the array's shape and dtype.
         """
         for array, start in zip(self._arrays, self._starts, strict=True):
             view = host[start : start + array.nbytes].view(array.dtype)

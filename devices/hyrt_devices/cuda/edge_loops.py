@@ -1,4 +1,4 @@
-"""Edge loops of user-defined layers on CUDA and other torch devices."""
+"""Loops over edges for user-defined layers on CUDA and other torch devices."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from hyrt_devices.cuda.chunk_memory import ChunkTimes
 from hyrt_devices.cuda.driver import Driver
 from hyrt_devices.cuda.launch import Argument, KernelLauncher, groups, packed
 
-# Threads per thread block, and the maximum number of threads per row: one warp.
+# Threads per thread block, and maximum number of threads per row, which is one warp.
 _THREADS, _LANES = 256, 32
 _SLOTS = 4
-# Rows per partial sum, for values that are summed over all rows.
+# Rows per partial sum of values that are summed over all rows.
 _GRAIN = 64
 
 
 def cut_of(loop: EdgeLoop, lanes: int = _LANES) -> LoopTiling:
-    """Choose the tiling of a loop for a GPU."""
+    """Return the tiling of a loop for a GPU."""
     return choose_tiling(loop, lanes=lanes, vector=1, slots=_SLOTS, grain=_GRAIN if any(loop.by_chunk) else 1)
 
 
@@ -42,9 +42,9 @@ class _Built:
 
 
 class CudaLoops:
-    """`hyrt.nn.fused.c_codegen.TensorLoops` for CUDA devices, with at most `lanes` threads per row.
+    """Implementation of `TensorLoops` for CUDA devices, with at most `lanes` threads per row.
 
-    A loop is compiled at its first call.
+    A loop is compiled when it is first called.
     """
 
     def __init__(self, launcher: KernelLauncher, lanes: int = _LANES) -> None:
@@ -82,15 +82,15 @@ class CudaLoops:
         return built
 
 
-# Minimum allocation granularity of torch, and the maximum number of allocations per loop.
+# Allocation granularity of torch in bytes, and the maximum number of allocations per loop.
 _ROUND_BYTES, _PIECES = 512, 32
 
 
 class TorchLoopDevice:
-    """`hyrt.fullgraph.loop_device.LoopDevice` for a torch device.
+    """Implementation of `hyrt.fullgraph.loop_device.LoopDevice` for a torch device.
 
-    All operations from any thread run on `stream`. `free` returns the number of bytes that loops may use.
-    `report_times` receives the times of copies and computations after they have finished.
+    All operations run on `stream`, whichever thread calls them. `free` returns the number of bytes that loops
+    may use. `report_times` is called with the times of finished copies and computations.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class TorchLoopDevice:
         self._stream = stream
         self._report_times = report_times
         self._times = ChunkTimes(driver)
-        # Spans of copies and computations since `reset_stats`.
+        # (start, end) of copies and of computations since `reset_stats`, in seconds.
         self._copied: list[tuple[float, float]] = []
         self._computed: list[tuple[float, float]] = []
         self._loops = loops
@@ -175,7 +175,7 @@ class TorchLoopDevice:
         except Exception as error:
             if not self._driver.out_of_memory(error):
                 raise
-            # Drop references: the traceback's frames hold tensors.
+            # Clear the traceback's frames, which reference tensors.
             traceback.clear_frames(error.__traceback__)
             raise DeviceOutOfMemoryError(
                 f"{self.name}: out of memory in an edge loop "

@@ -1,4 +1,4 @@
-"""Feature rows on torch devices: tensors, kernels that read rows, and resident or mapped features."""
+"""Feature rows on torch devices: tensors, kernels that read rows, and resident and mapped features."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher, KernelProgr
 
 @dataclass(frozen=True, slots=True)
 class RowArrays:
-    """Feature rows in host memory, in the format in which rows are sent."""
+    """Feature rows in host memory, in the format in which they are sent."""
 
     format: RowFormat
     codes: NDArray[Any]
-    """[n, f] float32, int8, or int16 for the bits of float16 and bfloat16."""
+    """Row values: [n, f] float32, int8, or int16 with the bits of float16 or bfloat16."""
     row_scales: NDArray[np.float32] | None = None
-    """[n] scale of each row's codes, or None."""
+    """Scale of each row's codes: [n], or None."""
     column_scales: NDArray[np.float32] | None = None
-    """[f] scale of each column's codes, or None."""
+    """Scale of each column's codes: [f], or None."""
 
     @classmethod
     def of(cls, rows: Rows) -> RowArrays:
@@ -42,7 +42,7 @@ class RowArrays:
         return cls(rows.format, codes, rows.row_scales, rows.column_scales)
 
     def moved(self, move: Callable[[NDArray[Any]], torch.Tensor]) -> RowTensors:
-        """Return the rows as tensors, with each array converted by `move`."""
+        """Return the rows as tensors, converting each array with `move`."""
         scales = (None if each is None else move(each) for each in (self.row_scales, self.column_scales))
         return RowTensors(self.format, move(self.codes), *scales)
 
@@ -55,15 +55,15 @@ class RowTensors:
     codes: torch.Tensor
     row_scales: torch.Tensor | None = None
     column_scales: torch.Tensor | None = None
-    """`codes`, `row_scales` and `column_scales`: as in `RowArrays`."""
+    """`codes`, `row_scales` and `column_scales` have the meaning of `RowArrays`."""
 
     @property
     def nbytes(self) -> int:
-        """Size of the codes and row scales, in bytes."""
+        """Size of the codes and row scales in bytes."""
         return self.codes.nbytes + (0 if self.row_scales is None else self.row_scales.nbytes)
 
     def numbers(self) -> torch.Tensor:
-        """Convert the rows to [n, f] float32 on the current stream; float32 rows are not copied."""
+        """Convert the rows to [n, f] float32 on the current stream. Rows that are float32 are not copied."""
         if self.format is FLOAT32:
             return self.codes
         if self.format in (FLOAT16, BFLOAT16):
@@ -86,7 +86,7 @@ class RowTensors:
             here = cached.index_select(0, cache_slots)
             if not len(other):
                 return here
-            # Gather for all n places: selecting only the sent rows would require a device synchronization.
+            # Gather from all n places: selecting only the sent rows would require a synchronization.
             there = other.index_select(0, (-1 - places).clamp(min=0))
             return torch.where(is_here.unsqueeze(1) if here.dim() == 2 else is_here, here, there)
 
@@ -98,13 +98,13 @@ class RowTensors:
 
 @dataclass(frozen=True, slots=True)
 class SentRows:
-    """Rows of a mini-batch on the device, either all sent or partly cached."""
+    """Feature rows of a mini-batch on the device, all of which were sent, or some of which are cached."""
 
     sent: RowTensors
     cached: RowTensors | None = None
-    """Rows in the device's cache, in the same format; None if `places` is None."""
+    """All rows in the device's cache, in the format of the sent rows; None if `places` is None."""
     places: torch.Tensor | None = None
-    """[n] int32 location of each row, as in `CachedRows.slots`; None if all rows were sent, in order."""
+    """Location of each row, as in `CachedRows.slots`: [n] int32. None if all rows were sent, in order."""
 
     @property
     def format(self) -> RowFormat:
@@ -116,7 +116,7 @@ class SentRows:
         return count, int(self.sent.codes.shape[1])
 
     def numbers(self) -> torch.Tensor:
-        """Convert the rows to [n, f] float32 with torch operators, on the current stream."""
+        """Convert the rows to [n, f] float32 with torch operators on the current stream."""
         rows = self.sent
         if self.cached is not None and self.places is not None:
             rows = self.cached.joined(rows, self.places)
@@ -128,20 +128,20 @@ _FORMATS = {FLOAT32: "0", FLOAT16: "1", BFLOAT16: "2", INT8: "3", INT8_COLUMNS: 
 
 
 def fuses(row_format: RowFormat, aggregation: Aggregation | None) -> bool:
-    """Return whether rows are aggregated while being read; only for quantized rows.
+    """Return whether rows are aggregated while they are read, which is done only for quantized rows.
 
-    With float32 rows, fusion would change the rounding.
+    For float32 rows, fusion would change the rounding.
     """
     return aggregation is not None and row_format.is_quantized
 
 
 def row_program(launcher: KernelLauncher, row_format: RowFormat, places: str) -> KernelProgram:
-    """Build the kernels for a row format; `places` is the C type of locations, `int` or `long long`."""
+    """Return the kernels for a row format. `places` is the C type of locations, `int` or `long long`."""
     return KernelProgram(launcher, "rows", {"HYRT_ID": places, "HYRT_FORMAT": _FORMATS[row_format]})
 
 
 class RowKernels:
-    """Row kernels, compiled at the first use of each format."""
+    """Kernels over rows, which are compiled when a row format is first used."""
 
     def __init__(self, launcher: KernelLauncher) -> None:
         self._launcher = launcher
@@ -150,10 +150,9 @@ class RowKernels:
     def inputs(
         self, rows: SentRows, block: TensorBlock, aggregation: Aggregation | None
     ) -> torch.Tensor | AggregatedFeatures:
-        """Compute the first layer's inputs from the rows of its block's sources, on the current stream.
+        """Compute the first layer's inputs from the rows of its block's sources on the current stream.
 
-        `aggregation` is the layer's aggregation if it precedes the first weight; None if the layer takes
-        rows.
+        `aggregation` is the layer's aggregation if no weight precedes it, or None if the layer takes rows.
         """
         indices = (block.indptr.dtype, block.columns.dtype)
         if aggregation is None or not fuses(rows.format, aggregation) or indices != (torch.int32,) * 2:
@@ -192,7 +191,7 @@ class RowKernels:
 
 
 def _arrays(rows: SentRows) -> list[Argument]:
-    """Return the arguments of `row_of` in rows.cu, followed by the column scales."""
+    """Return the arguments for `row_of` in rows.cu, followed by the column scales."""
     cached = rows.cached
     return [
         rows.sent.codes,
@@ -204,12 +203,12 @@ def _arrays(rows: SentRows) -> list[Argument]:
     ]
 
 
-# Size of the pieces in which rows are sent to the device.
+# Bytes of the pieces in which rows are sent to the device.
 _PIECE_BYTES = 64 << 20
 
 
 def upload(driver: Driver, pool: BufferPool, stream: Any, values: NDArray[Any]) -> torch.Tensor:
-    """Copy an array of any size to device memory, in pieces through pinned buffers."""
+    """Copy an array of any size to device memory, piece by piece through pinned buffers."""
     halves = values.dtype == np.float16
     rows = values.view(np.int16) if halves else values
     with driver.running(stream):
@@ -238,12 +237,12 @@ class ResidentFeatures:
         return self._values.index_select(0, ids).float()
 
     def all_rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the [V, f] float32 rows of all vertices; a float32 matrix is not copied."""
+        """Return the [V, f] float32 rows of all vertices. A float32 matrix is not copied."""
         return self._values.float()
 
     @property
     def all_rows_bytes(self) -> int:
-        """Bytes that `all_rows` allocates."""
+        """Return the bytes that `all_rows` allocates."""
         return 0 if self._values.dtype == torch.float32 else 4 * self._values.numel()
 
     def close(self) -> None:
@@ -251,10 +250,10 @@ class ResidentFeatures:
 
 
 class MappedFeatures:
-    """Feature matrix in mapped host memory, from which kernels read single rows over the link.
+    """Feature matrix in mapped host memory, whose rows kernels read over the link.
 
-    `values` is [V, f] float32 or float16, and `address` its device address. `ids` is the C type of vertex ids
-    in the kernels: `int` or `long long`.
+    `values` is [V, f] float32 or float16, and `address` is its device address. `ids` is the C type of vertex
+    ids in the kernels, `int` or `long long`.
     """
 
     nbytes = 0
@@ -268,21 +267,21 @@ class MappedFeatures:
         self._program = row_program(launcher, row_format, ids)
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Gather rows like `ResidentFeatures.rows`."""
+        """Gather rows as `ResidentFeatures.rows` does."""
         out = torch.empty(len(ids), self.width, dtype=torch.float32, device=ids.device)
-        # All rows are in the matrix; no rows were sent.
+        # All rows are in the matrix, so no rows were sent.
         arguments: list[Argument] = [None, None, self._address, None, ids, None, out]
         arguments += [np.int64(len(ids)), np.int32(self.width)]
         self._program.launch("widen_rows", len(ids), ROWS, arguments)
         return out
 
     def all_rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return all rows like `ResidentFeatures.all_rows`; `ids` must contain all vertices."""
+        """Return all rows as `ResidentFeatures.all_rows` does. `ids` must contain all vertices."""
         return self.rows(ids)
 
     @property
     def all_rows_bytes(self) -> int:
-        """Bytes that `all_rows` allocates, as in `ResidentFeatures`."""
+        """Return the bytes that `all_rows` allocates."""
         return 4 * self._values.size
 
     def close(self) -> None:

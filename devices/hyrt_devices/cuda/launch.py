@@ -1,5 +1,5 @@
-"""Compilation of the CUDA kernels in `kernels/` with NVRTC, and their launchers with pycuda or cuda-bindings,
-in torch's primary context.
+"""Compilation of the CUDA kernels in `kernels/` with NVRTC, and launchers for them in torch's primary
+context, with pycuda or cuda-bindings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Defines = tuple[tuple[str, str], ...]
 
 
 def has_bindings() -> bool:
-    """Return whether cuda-bindings, the interface to NVRTC, is installed, without importing it."""
+    """Return whether cuda-bindings (the interface to NVRTC) is installed, without importing it."""
     try:
         return importlib.util.find_spec("cuda.bindings") is not None
     except ModuleNotFoundError:
@@ -35,7 +35,7 @@ def has_bindings() -> bool:
 def compiled(name: str, defines: Defines, capability: int) -> bytes:
     """Compile `kernels/<name>.cu` for a GPU of compute capability `capability` (90 for 9.0).
 
-    Returns a cubin; or PTX, which the driver compiles further, if the GPU is newer than the compiler. Without
+    Return a cubin, or PTX for the driver to compile if the GPU is newer than the compiler. Without
     cuda-bindings, pycuda compiles the file with the toolkit's nvcc. Raises RuntimeError, with the compiler
     log, if NVRTC is missing or rejects the file.
     """
@@ -45,7 +45,7 @@ def compiled(name: str, defines: Defines, capability: int) -> bytes:
 
 @cache
 def compiled_source(source: str, capability: int) -> bytes:
-    """Compile generated CUDA C++ source like `compiled` compiles files."""
+    """Compile generated CUDA C++ source as `compiled` compiles files."""
     return _compiled("printed.cu", source, [], capability)
 
 
@@ -88,9 +88,9 @@ def _by_nvrtc(file: str, source: str, options: list[str], capability: int) -> by
 
 
 def checked(answer: tuple[Any, ...]) -> Any:
-    """Check the status of a cuda-bindings call and return its result, or None without a result.
+    """Check the status of a cuda-bindings call, and return its result, or None if it has no result.
 
-    Raises RuntimeError, with the name of the error, if the status is an error.
+    Raises RuntimeError with the name of the error if the status is an error.
     """
     status, *values = answer
     if status:
@@ -106,12 +106,12 @@ THREADS = (256, 1)
 ROWS = (32, 8)
 """Thread block shape for kernels over rows: 32 threads per row, 8 rows per thread block."""
 
-# Flags of cuMemHostRegister: valid in all contexts, mapped into the device's address space, read-only.
+# Flags of cuMemHostRegister: valid in all contexts, mapped to device addresses, read-only.
 _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8
 
 
 class KernelLauncher(Protocol):
-    """Interface to build and launch kernels on one device."""
+    """Interface for building and launching kernels on one device."""
 
     def stream(self) -> Any:
         """Create a torch stream on which kernels can also be launched."""
@@ -128,20 +128,20 @@ class KernelLauncher(Protocol):
     def launch(
         self, built: Any, kernel: str, groups: int, shape: tuple[int, int], numbers: Sequence[np.generic]
     ) -> None:
-        """Launch a kernel of a built module on the current stream, with thread blocks of `shape` threads."""
+        """Launch a kernel on the current stream, with `groups` thread blocks of `shape` threads."""
         ...
 
     def map_host(self, array: NDArray[Any]) -> np.uint64 | None:
-        """Map a host array for kernels; return its device address, or None if the driver refuses."""
+        """Map a host array for kernels, and return its device address, or None if the driver refuses."""
         ...
 
     def unmap_host(self, array: NDArray[Any]) -> None:
-        """Undo `map_host`."""
+        """Undo the effect of `map_host`."""
         ...
 
 
 class KernelProgram:
-    """Compiled and loaded kernel file `kernels/<name>.cu`."""
+    """Kernel file `kernels/<name>.cu` that was compiled and loaded."""
 
     def __init__(self, launcher: KernelLauncher, name: str, defines: Mapping[str, str] | None = None) -> None:
         self._launcher = launcher
@@ -150,9 +150,9 @@ class KernelProgram:
     def launch(self, kernel: str, items: int, shape: tuple[int, int], arguments: Sequence[Argument]) -> None:
         """Launch a kernel on the current stream.
 
-        `items` is the number of items or rows; for zero items, the launch is skipped. `shape` is `THREADS` or
-        `ROWS`, the same for every launch of a kernel. Among the arguments, tensors are passed as addresses,
-        None as a null pointer, numbers in their numpy type.
+        `items` is the number of items or rows; if it is 0, nothing is launched. `shape` is `THREADS` or
+        `ROWS`, and must be the same in every launch of a kernel. Among the arguments, tensors are passed as
+        addresses, None as a null pointer, and numbers in their numpy type.
         """
         if items > 0:
             self._launcher.launch(self._built, kernel, groups(items, shape), shape, packed(arguments))
@@ -161,14 +161,14 @@ class KernelProgram:
 def groups(items: int, shape: tuple[int, int]) -> int:
     """Return the number of thread blocks that cover the items.
 
-    A thread block covers `shape[1]` items if that is more than one, otherwise `shape[0]`.
+    A thread block covers `shape[1]` items, or `shape[0]` items if `shape[1]` is 1.
     """
     share = shape[1] if shape[1] > 1 else shape[0]
     return -(-items // share)
 
 
 def packed(arguments: Sequence[Argument]) -> list[np.generic]:
-    """Convert arguments to numbers of the types that the kernels declare."""
+    """Convert kernel arguments to numbers of the declared types."""
     return [
         np.uint64(0)
         if argument is None
@@ -180,7 +180,7 @@ def packed(arguments: Sequence[Argument]) -> list[np.generic]:
 
 
 def launchers() -> dict[str, type[PycudaLauncher] | type[BindingsLauncher]]:
-    """Return the launchers with installed packages, by package, in order of preference, without imports."""
+    """Return the launchers whose packages are installed, by package and in order of preference."""
     there: dict[str, type[PycudaLauncher] | type[BindingsLauncher]] = {}
     if importlib.util.find_spec("pycuda") is not None:
         there["pycuda"] = PycudaLauncher
@@ -190,10 +190,10 @@ def launchers() -> dict[str, type[PycudaLauncher] | type[BindingsLauncher]]:
 
 
 class PycudaLauncher:
-    """Kernel launcher for one CUDA device, with pycuda; torch must have created the primary context.
+    """Kernel launcher for one CUDA device with pycuda. Torch must have created the primary context.
 
-    pycuda cannot adopt torch streams, so pycuda creates the shared streams and torch wraps each one as an
-    external stream.
+    pycuda cannot use torch streams, so pycuda creates the shared streams and torch wraps them as external
+    streams.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -207,7 +207,7 @@ class PycudaLauncher:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the context current for pycuda in the calling thread."""
+        """Make the context current for pycuda in the calling thread during the block."""
         self._context.push()
         try:
             yield
@@ -215,7 +215,7 @@ class PycudaLauncher:
             self._cuda.Context.pop()
 
     def stream(self) -> Any:
-        non_blocking = 1  # CU_STREAM_NON_BLOCKING: no implicit synchronization with the default stream.
+        non_blocking = 1  # Use CU_STREAM_NON_BLOCKING: no implicit synchronization with the default stream.
         with self.current():
             stream = self._cuda.Stream(non_blocking)
         self._streams[int(stream.handle)] = stream
@@ -230,7 +230,7 @@ class PycudaLauncher:
     def _loaded(self, image: bytes) -> Any:
         with self.current():
             module = self._cuda.module_from_buffer(image)
-        # Look up each kernel once instead of at every launch.
+        # Look up each kernel only once, instead of at every launch.
         return cache(module.get_function)
 
     def launch(
@@ -248,7 +248,7 @@ class PycudaLauncher:
 
 
 class BindingsLauncher:
-    """Kernel launcher for one CUDA device, with cuda-bindings; torch has created the primary context."""
+    """Kernel launcher for one CUDA device with cuda-bindings. Torch has created the primary context."""
 
     def __init__(self, device: torch.device) -> None:
         from cuda.bindings import driver
@@ -261,7 +261,7 @@ class BindingsLauncher:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the context current in the calling thread."""
+        """Make the context current in the calling thread during the block."""
         checked(self._driver.cuCtxPushCurrent(self._context))
         try:
             yield
@@ -285,7 +285,7 @@ class BindingsLauncher:
     def launch(
         self, built: Any, kernel: str, groups: int, shape: tuple[int, int], numbers: Sequence[np.generic]
     ) -> None:
-        # The driver reads each argument through its address, and has copied the value when the call returns.
+        # The driver reads each argument through its address, and copies the value before the call returns.
         values = [np.array(number) for number in numbers]
         places = np.array([value.ctypes.data for value in values], np.uint64)
         stream = _current_stream(self._device)
@@ -304,7 +304,7 @@ class BindingsLauncher:
 
 
 def capability(device: torch.device) -> int:
-    """Return the compute capability of a GPU: 90 for 9.0."""
+    """Return the compute capability of a GPU as a number, such as 90 for 9.0."""
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
 
@@ -314,8 +314,8 @@ def _current_stream(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
-# Call the driver directly: neither torch (whose runtime would report a refusal at its next call) nor pycuda
-# (which copies the array's interface) registers memory that it did not allocate.
+# Call the driver directly, because neither torch (whose runtime would report a refusal at its next call) nor
+# pycuda (which copies the array's interface) can register memory that it did not allocate.
 def _map_host(current: AbstractContextManager[None], array: NDArray[Any]) -> np.uint64 | None:
     library = ctypes.CDLL("libcuda.so.1")
     host = ctypes.c_void_p(array.ctypes.data)

@@ -1,4 +1,4 @@
-"""Detection of torch devices, with the reason if a device is missing."""
+"""Detection of torch devices, and reasons why devices are missing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from hyrt.device import DeviceInfo, Rates
 from hyrt_devices.cuda.launch import launchers
 
-# fp32 multiply-accumulates per multiprocessor per clock cycle, for every NVIDIA generation since 2020.
+# fp32 multiply-accumulates per multiprocessor and clock cycle, in every NVIDIA generation since 2020.
 _LANES = 128
 _ASSUMED_CLOCK_HZ = 1.5e9
-# PCIe 4.0 x16 reaches about 25 GB/s of its 31.5 GB/s with pinned memory.
+# With pinned memory, PCIe 4.0 x16 reaches about 25 of its 31.5 GB/s.
 _ASSUMED_LINK = 25e9
 _ASSUMED_MEMORY = 400e9
 
@@ -22,10 +22,10 @@ _ASSUMED_MEMORY = 400e9
 def _cuda(index: int) -> DeviceInfo:
     properties: Any = torch.cuda.get_device_properties(index)
     multiprocessors = properties.multi_processor_count
-    # Older torch versions do not report clock rates; zero means that the driver reported no value.
+    # Older torch versions do not report clock rates. Zero means that the driver does not report a value.
     clock = 1e3 * getattr(properties, "clock_rate", 0) or _ASSUMED_CLOCK_HZ
     width_bytes = getattr(properties, "memory_bus_width", 0) / 8
-    # Double data rate: two transfers per clock cycle.
+    # Multiply by two: memory with double data rate makes two transfers per clock cycle.
     memory = 2e3 * getattr(properties, "memory_clock_rate", 0) * width_bytes or _ASSUMED_MEMORY
     kernels = "hyrt's kernels" if launchers() else "torch operators (cuda-bindings is not installed)"
     return DeviceInfo(
@@ -81,23 +81,23 @@ def _count(kind: str) -> int:
 
 
 def _search(kind: str) -> tuple[list[DeviceInfo], Exception | None]:
-    """Return the devices, or the error that detection raised; create no context without a device."""
+    """Return the devices or the error of the detection, which creates no context without a device."""
     try:
         with warnings.catch_warnings():
-            # Torch warns if the driver is too old; the device then counts as missing.
+            # Suppress torch's warning about a driver that is too old; the device then counts as missing.
             warnings.simplefilter("ignore")
             return [_DESCRIBE[kind](index) for index in range(_count(kind))], None
-    except Exception as error:  # A probe must not raise: `missing_device_reason` reports it.
+    except Exception as error:  # A probe must not raise: `missing_device_reason` reports the error.
         return [], error
 
 
 def found(kind: str) -> list[DeviceInfo]:
-    """Return the devices of a kind (`cuda`, `xpu` or `mps`); without devices, an empty list."""
+    """Return the devices of a kind (`cuda`, `xpu` or `mps`), or an empty list."""
     return _search(kind)[0]
 
 
 def missing_device_reason(kind: str) -> str:
-    """Return why there are no devices of a kind, with a fix."""
+    """Return the reason why there are no devices of a kind, and the remedy."""
     error = _search(kind)[1]
     if error is not None:
         return (

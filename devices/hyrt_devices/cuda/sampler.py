@@ -1,4 +1,4 @@
-"""Neighbour sampling on the device, bit-equal to sampling on the host."""
+"""Neighbour sampling on the device, with the same bits as on the host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNMET = 2**31 - 1
 
 
 def c_type(dtype: np.dtype[Any]) -> str:
-    """Return the C name of an integer type, as used in the kernels."""
+    """Return the name of an integer type in the kernels' C code."""
     return {"int32": "int", "int64": "long long"}[dtype.name]
 
 
@@ -36,7 +36,7 @@ def id_type(graph: Graph) -> np.dtype[Any]:
 
 
 class ReadableTopology:
-    """Topology of a graph that kernels can read, in device memory if `resident`, or in mapped host memory.
+    """Graph topology that kernels can read, in device memory if `resident`, otherwise in mapped host memory.
 
     Raises MemoryError if host memory cannot be mapped.
     """
@@ -78,7 +78,7 @@ class ReadableTopology:
 
 
 class CudaSampler:
-    """Sampler that draws and relabels one hop at a time on a separate stream.
+    """Sampler that samples and relabels one hop at a time on a separate stream.
 
     Unless the topology is `resident` on the device, kernels read host memory over the link.
     """
@@ -97,24 +97,24 @@ class CudaSampler:
         self._program = KernelProgram(
             launcher, "sample", {"HYRT_ID": c_type(self._ids), "HYRT_INDEX": self._topology.index_type}
         )
-        # One hop at a time: the table of first occurrences is shared.
+        # Sample one hop at a time, because the table of first occurrences is shared.
         self._lock = threading.Lock()
         self._first: torch.Tensor | None = None
         self._listener: QueueListener | None = None
         self._timeline: Timeline | None = None
 
     def trace(self, listener: QueueListener, timeline: Timeline) -> None:
-        """Report the sampling time of each hop from now on, as `sample`."""
+        """Report the sampling time of each hop from now on, with the name `sample`."""
         self._listener, self._timeline = listener, timeline
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory of the topology and the table of first occurrences."""
+        """Bytes of device memory that the topology and the table of first occurrences use."""
         table = 0 if self._first is None else self._first.nbytes
         return table + (0 if self._topology is None else self._topology.nbytes)
 
     def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
-        """Sample neighbours; see `HopSampler.draw`."""
+        """Sample neighbours as described at `HopSampler.draw`."""
         with self._lock, self._driver.running(self._stream):
             if self._topology is None:
                 raise RuntimeError(f"the sampler of {self._driver.device} was used after it was closed")
@@ -123,7 +123,7 @@ class CudaSampler:
                     return self._draw(vertices, fanout, key, relabel)
                 return self._draw_traced(self._timeline, vertices, fanout, key, relabel)
             except Exception as error:
-                # The table may contain partial results of the failed hop; drop it.
+                # Discard the table, which may contain partial results of the failed hop.
                 self._first = None
                 if not self._driver.out_of_memory(error):
                     raise
@@ -140,7 +140,7 @@ class CudaSampler:
         start = self._driver.mark(self._stream)
         hop = self._draw(vertices, fanout, key, relabel)
         end = self._driver.mark(self._stream)
-        # The samples are already on the host, so this wait is short.
+        # This wait is short, because the samples are already on the host.
         self._driver.wait(end)
         assert self._listener is not None
         self._listener("sample", timeline.spans([(f"draw {fanout} each", start, end)]))
@@ -208,7 +208,7 @@ class CudaSampler:
         self._program.launch(
             "number_sources", edges, THREADS, [neighbors, *sizes, first, rank, sources, columns]
         )
-        # Clone: a view would keep the buffer for all neighbours alive for a few sources.
+        # Clone the sources: a view would hold the much larger buffer for all neighbours.
         sources = sources[: num + (int(rank[-1]) if edges else 0)].clone()
         first.index_fill_(0, sources.long(), _UNMET)
         return sources, columns
@@ -220,7 +220,7 @@ class CudaSampler:
         return fetch(self._driver, self._pool, self._stream, tensors)
 
     def close(self) -> None:
-        """Release the topology; idempotent."""
+        """Release the topology. Idempotent."""
         with self._lock:
             if self._topology is not None:
                 self._driver.wait(self._driver.mark(self._stream))

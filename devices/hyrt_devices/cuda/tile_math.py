@@ -1,6 +1,4 @@
-"""Operations on the rows of a tile: the protocol, and its implementations with torch operators and on the
-host.
-"""
+"""Operations on the rows of a tile: a protocol, and implementations with torch operators and on the host."""
 
 from __future__ import annotations
 
@@ -25,24 +23,24 @@ Array = NDArray[Any]
 
 
 class TileEdges(NamedTuple):
-    """Edges of a tile, sorted by destination row, with optional scales of destinations and sources."""
+    """Edges of a tile, sorted by destination row, with optional scales for destinations and sources."""
 
     rows: torch.Tensor
-    """[n] int32 destination rows that have edges, ascending."""
+    """Destination rows that have edges, ascending: [n] int32."""
     starts: torch.Tensor
-    """[n + 1] int32 first edge of each of the n rows, and the number of edges."""
+    """Index of the first edge of each of the n rows, followed by the number of edges: [n + 1] int32."""
     columns: torch.Tensor
-    """[E] int32 source row of each edge."""
+    """Source row of each edge: [E] int32."""
     row_scale: torch.Tensor | None
     column_scale: torch.Tensor | None
-    """`row_scale`, `column_scale`: float32 scales of all destination rows, and of all source rows."""
+    """`row_scale` and `column_scale` are float32 scales of all destination rows and all source rows."""
 
 
 class TileMath(Protocol):
     """Operations on float32 rows of tiles in the memory of one device."""
 
     def copy(self, out: torch.Tensor, rows: torch.Tensor, *, non_blocking: bool) -> None:
-        """Copy rows within the device, or between it and the host."""
+        """Copy rows within the device, or between the device and the host."""
         ...
 
     def clear(self, rows: torch.Tensor) -> None:
@@ -50,19 +48,19 @@ class TileMath(Protocol):
         ...
 
     def drop(self, rows: torch.Tensor, vertices: Array, key: np.uint64, rate: float) -> None:
-        """Apply dropout to rows of [n] vertices in place, with the masks of `hyrt.nn.operators.dropout`."""
+        """Apply dropout in place to rows of [n] vertices, masked as in `hyrt.nn.operators.dropout`."""
         ...
 
     def mask(self, grad: torch.Tensor, activated: torch.Tensor, scale: float) -> None:
-        """Multiply a gradient by `scale`, or by zero if a ReLU's result is not positive, in place."""
+        """Multiply a gradient in place by `scale`, or by zero if the ReLU's result is not positive."""
         ...
 
     def gather(self, x: torch.Tensor, edges: TileEdges, starts: Array, out: torch.Tensor) -> None:
-        """Add the sum of each row's source rows in `x` to `out`; `starts` is `edges.starts` on the host."""
+        """Add the sum of each row's source rows in `x` to `out`. `starts` is the host's `edges.starts`."""
         ...
 
     def multiply(self, rows: torch.Tensor, product: Product, out: torch.Tensor) -> None:
-        """Write the product of rows and a weight, with bias and ReLU, to `out`."""
+        """Write the product of rows and a weight to `out`, with bias and ReLU."""
         ...
 
     def multiply_backward(
@@ -74,24 +72,24 @@ class TileMath(Protocol):
         bias_sum: torch.Tensor | None,
         out: torch.Tensor | None,
     ) -> None:
-        """Compute the gradients of a product; its ReLU has already been applied to `grad` by `mask`.
+        """Compute the gradients of a product. `mask` must already have applied its ReLU to `grad`.
 
         Parameters
         ----------
         rows, product
             The arguments of `multiply`.
         grad
-            [n, out features] gradient of the product.
+            Gradient of the product: [n, out features].
         weight_sum, bias_sum
-            Accumulated gradients, updated in place; `bias_sum` is None without a bias.
+            Accumulated gradients, which are updated in place; `bias_sum` is None if there is no bias.
         out
-            [n, in features] gradient of the rows; None if it is not needed.
+            Output for the gradient of the rows, [n, in features], or None if it is not needed.
         """
         ...
 
 
 class TorchTileMath:
-    """`TileMath` with torch operators; sums have a fixed order, without float atomics."""
+    """Implementation of `TileMath` with torch operators. Sums have a fixed order, without float atomics."""
 
     def copy(self, out: torch.Tensor, rows: torch.Tensor, *, non_blocking: bool) -> None:
         out.copy_(rows, non_blocking=non_blocking)
@@ -101,7 +99,7 @@ class TorchTileMath:
 
     def drop(self, rows: torch.Tensor, vertices: Array, key: np.uint64, rate: float) -> None:
         threshold, scale = dropout_threshold(rate)
-        # One 64-bit random number serves four columns, but is expanded to 64 bits per column.
+        # A 64-bit random number serves four columns, but is expanded to 64 bits per column.
         step = max(1, WORK_NUMBERS // (4 * rows.shape[1]))
         for start in range(0, len(rows), step):
             part = torch.from_numpy(np.ascontiguousarray(vertices[start : start + step])).to(rows.device)
@@ -124,7 +122,7 @@ class TorchTileMath:
             sums = segment_sum(values, offsets)
             if edges.row_scale is not None:
                 sums.mul_(edges.row_scale.index_select(0, rows)[:, None])
-            out.index_add_(0, rows, sums)  # Row indices are unique, so index_add_ is deterministic.
+            out.index_add_(0, rows, sums)  # The row indices are unique, so index_add_ is deterministic.
 
     def multiply(self, rows: torch.Tensor, product: Product, out: torch.Tensor) -> None:
         weight = product.weight.detach()
@@ -152,7 +150,7 @@ class TorchTileMath:
 
 
 def _pieces(starts: Array, max_edges: int) -> Iterator[tuple[int, int, int, int]]:
-    """Split a tile into pieces of up to `max_edges` edges: first and last row, first and last edge."""
+    """Yield the row and edge ranges of pieces of a tile with at most `max_edges` edges."""
     total = int(starts[-1])
     for edge_first in range(0, total, max_edges):
         edge_last = min(edge_first + max_edges, total)
@@ -167,7 +165,7 @@ _MAX_SUMS = 1 << 20
 
 
 class HostTileMath:
-    """`TileMath` on the host; results are bit-equal for any number of threads and any memory alignment."""
+    """Implementation of `TileMath` on the host. Results do not depend on threads or memory alignment."""
 
     def copy(self, out: torch.Tensor, rows: torch.Tensor, *, non_blocking: bool) -> None:
         def work(start: int, stop: int) -> None:
@@ -217,7 +215,7 @@ class HostTileMath:
     @staticmethod
     def _add_to_rows(out: torch.Tensor, rows: torch.Tensor, sums: torch.Tensor) -> None:
         def work(start: int, stop: int) -> None:
-            out.index_add_(0, rows[start:stop], sums[start:stop])  # Row indices are unique.
+            out.index_add_(0, rows[start:stop], sums[start:stop])  # Unique indices, so deterministic.
 
         current_workers().run_rows(work, len(rows), _GRAIN)
 

@@ -1,4 +1,4 @@
-"""`ChunkKernels` with torch operators, and full-graph steps in chunks on one torch device."""
+"""Implementation of `ChunkKernels` with torch operators, and full-graph steps in chunks on a torch device."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ Memory = TypeVar("Memory", torch.Tensor, EdgeMemory)
 
 @dataclass(slots=True)
 class _Slot(Generic[Memory]):
-    """One of several interchangeable buffers."""
+    """One of several buffers that are used in rotation."""
 
     memory: Memory
     lent: torch.Tensor | None = None
     """Host array that is read in place instead of `memory`, or None."""
     filled: Any = None
-    """Mark after the latest copy into the buffer."""
+    """Mark after the latest copy to the buffer."""
     used: Any = None
     """Mark after the latest computation that read the buffer."""
 
 
 class TorchChunks:
-    """Kernels that compute on chunks in device memory; sums have a fixed order.
+    """Kernels that compute on chunks in device memory. Sums have a fixed order.
 
-    The buffers for source rows and edges rotate, so the next chunk can be copied while the current chunk is
-    computed; `copies` is None if `stream` does both. If the host computes, rows and edges are read in place
-    instead of being copied.
+    The buffers for source rows and edges are used in rotation, so that the next chunk can be copied on stream
+    `copies` while the current chunk is computed. `copies` is None if `stream` does both. If the host
+    computes, rows and edges are read in place instead of being copied.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class TorchChunks:
         self._driver = driver
         self._stream = stream
         self._copies = copies
-        # Rotating buffers; the last one is in use.
+        # The buffers are used in rotation; the last one is the current one.
         self._read = [_Slot(each) for each in memory.read]
         self._edges = [_Slot(each) for each in memory.edges]
         self._device = memory.accumulated.device
@@ -86,7 +86,7 @@ class TorchChunks:
         self.times = ChunkTimes(driver)
         """Times of copies and computations since `begin_step`."""
         self.gradients: dict[int, torch.Tensor] = {}
-        """Gradient sum per parameter, keyed by the parameter's id()."""
+        """Gradient sums by the id() of the parameter."""
 
     def begin_step(self, seed: int, step: int) -> None:
         self._key = seed, step
@@ -134,9 +134,9 @@ class TorchChunks:
         self._driver.order(self._stream, until)
 
     def wait_for_array(self, rows: Array) -> None:
-        """Return immediately: copies of pageable memory have finished when `put` and `get` return.
+        """Return immediately, because copies of pageable memory have finished when `put` and `get` return.
 
-        If the host computes, all reads of the array have also finished by then.
+        If the host computes, it has also finished reading the array by then.
         """
 
     def clear(self, buffer: ChunkBuffer, num_rows: int, width: int) -> None:
@@ -148,7 +148,7 @@ class TorchChunks:
     ) -> None:
         slot = self._read[-1]
         if buffer == "read" and slot.lent is not None:
-            lent, slot.lent = slot.lent, None  # Copy first: host arrays must not be modified.
+            lent, slot.lent = slot.lent, None  # Copy first, because host arrays must not be modified.
             with self.times.span("copy in", "copy in", self._stream):
                 self._copy(_view(slot.memory, *lent.shape), lent.numpy())
         with self._computing("dropout"):
@@ -183,7 +183,7 @@ class TorchChunks:
     def _copy_edges(
         self, slot: _Slot[EdgeMemory], edges: EdgeChunk, row_scale: Array | None, column_scale: Array | None
     ) -> TileEdges:
-        """Copy the edges of a tile to the device, unless the device reads host memory in place."""
+        """Copy the edges of a tile to the device unless it reads host memory in place."""
         memory = slot.memory
         places = [
             (memory.rows, edges.rows),
@@ -222,7 +222,7 @@ class TorchChunks:
         self, labels: NDArray[np.int64], weights: NDArray[np.float32] | None, objective: Objective | None
     ) -> Callable[[], tuple[float, dict[str, float]]]:
         chosen = objective or self._objective
-        self._read[-1].lent = None  # The gradient is written to the device buffer.
+        self._read[-1].lent = None  # The gradient is written to the buffer on the device.
         with self._computing("loss"):
             with torch.enable_grad():
                 scores = self._result.detach().requires_grad_()
@@ -256,7 +256,7 @@ class TorchChunks:
                 product = described.products[p]
                 of = product.weight.shape[1]
                 rows = _view(self._memory.results[p - 1], num, of) if p else self._rows(inputs, num, of)
-                # The product's result is no longer needed: reuse its memory for the gradient of the rows.
+                # The product's result is no longer needed, so reuse its memory for the gradient.
                 out = _view(self._memory.results[p], num, of) if p or needs_input_gradient else None
                 bias_sum = None if product.bias is None else self.gradients[id(product.bias)]
                 weight_sum = self.gradients[id(product.weight)]
@@ -271,7 +271,7 @@ class TorchChunks:
         return partial(self._driver.wait, self._driver.mark(self._stream))
 
     def gradient_sums(self) -> list[Array]:
-        # Copy: on the CPU, the sums are updated in place later.
+        # Copy the sums, because on the CPU they are later updated in place.
         return [np.array(each.cpu().numpy()) for each in self.gradients.values()]
 
     def set_gradient_sums(self, sums: Sequence[Array]) -> None:
@@ -285,7 +285,7 @@ class TorchChunks:
         return self.times.work()
 
     def gradients_on_host(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
-        """Copy the gradient sums since `begin_step` to the host, in the order of the parameters."""
+        """Copy the gradient sums since `begin_step` to the host, in the order of `parameters`."""
         with self._computing("gradients to the host"):
             found = [
                 torch.zeros(parameter.shape)
@@ -293,22 +293,22 @@ class TorchChunks:
                 else self.gradients[id(parameter)].cpu()
                 for parameter in parameters
             ]
-        self.wait()  # Times are available only for reached marks, and this is the last mark.
+        self.wait()  # Times are only available for marks that were reached, and this is the last mark.
         return found
 
     def _computing(self, operation: str) -> AbstractContextManager[None]:
-        """Return a context that records the work submitted to the compute stream."""
+        """Return a context manager that records the work submitted to the compute stream."""
         return self.times.span("compute", operation, self._stream)
 
     def _lent(self, array: Array, dtype: torch.dtype) -> torch.Tensor | None:
-        """Wrap a host array without a copy; return None if the host does not compute or the dtype differs."""
+        """Wrap a host array without a copy, or return None if a device computes or the dtype differs."""
         if not self._driver.reads_in_place or not array.flags.c_contiguous:
             return None
         lent = torch.from_numpy(array)
         return lent if lent.dtype == dtype else None
 
     def _transposed(self, slots: list[_Slot[Memory]]) -> _Slot[Memory]:
-        """Rotate to the next buffer, and mark the end of the computations on the previous buffer."""
+        """Record the last use of the current buffer, and rotate to the next one."""
         if self._copies is not None:
             slots[-1].used = self._driver.mark(self._stream)
         slots.append(slots.pop(0))
@@ -316,9 +316,9 @@ class TorchChunks:
 
     @contextmanager
     def _filling(self, slot: _Slot[Memory], after: Any = None) -> Iterator[None]:
-        """Run copies in this context concurrently with computations; later computations wait for the copies.
+        """Run the block's copies concurrently with computations. Later computations wait for the copies.
 
-        The copies start after the last use of the buffer and after mark `after` of another device.
+        The copies start after the last use of the buffer and after the mark `after` of another device.
         """
         driver, stream = self._driver, self._stream if self._copies is None else self._copies
         with driver.running(stream):
@@ -338,7 +338,7 @@ class TorchChunks:
         self._math.copy(there, rows, non_blocking=self._copies is not None)
 
     def _rows(self, place: ChunkBuffer, num: int, width: int) -> torch.Tensor:
-        """Return a buffer's content as [num, width] rows."""
+        """Return the content of a buffer as [num, width] rows."""
         if place == "result":
             return self._result.view(num, width)
         if place == "accumulated":
@@ -347,7 +347,7 @@ class TorchChunks:
         return _view(slot.memory, num, width) if slot.lent is None else slot.lent.view(num, width)
 
     def _drop_layer(self, rows: torch.Tensor, layer: int, vertices: Array) -> None:
-        """Apply the dropout that follows a layer to its result or to the result's gradient, in place."""
+        """Apply a layer's dropout in place to the layer's result or to the gradient of the result."""
         rate = self._model.layers[layer].dropout
         if rate:
             self._drop(rows, vertices, layer + 1, rate)
@@ -362,21 +362,21 @@ def _view(memory: torch.Tensor, num: int, width: int) -> torch.Tensor:
 
 
 def _whole_rows(memory: torch.Tensor, width: int) -> torch.Tensor:
-    """View the memory as the maximum number of complete rows."""
+    """Return a view of the memory as as many complete rows as possible."""
     return _view(memory, len(memory) // width, width)
 
 
 class TorchChunkMemory:
-    """`ChunkDeviceMemory` for a torch device.
+    """Implementation of `ChunkDeviceMemory` for a torch device.
 
-    `stream` computes, and `copies` prefetches the next chunks; with one chunk `in_flight`, `stream`
-    alternates between copies and computations. `in_flight` 0 is one if the device reads host memory in place,
-    otherwise two. `free` returns the number of bytes that chunks may use.
+    `stream` computes, and `copies` prefetches the next chunks. With one chunk `in_flight`, `stream`
+    alternates between copies and computations. `in_flight` 0 stands for one chunk if the device reads host
+    memory in place, otherwise for two. `free` returns the number of bytes that chunks may use.
     """
 
     math: TileMath = TorchTileMath()
     counts_work = True
-    """Whether temporary memory of operators counts as chunk memory."""
+    """Whether the temporary memory of operators counts as chunk memory."""
 
     def __init__(
         self,
@@ -394,7 +394,7 @@ class TorchChunkMemory:
         self._in_flight = in_flight or (1 if self.reads_in_place else 2)
         self._copies = copies if self._in_flight > 1 else None
         self.kernels: TorchChunks | None = None
-        """Kernels on the allocated chunks; None before `allocate` and after `release`."""
+        """Kernels for the allocated chunks; None before `allocate` and after `release`."""
         self._driver = driver
         self._stream = stream
         self._model = model
@@ -420,14 +420,14 @@ class TorchChunkMemory:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Run on the compute stream, and convert out-of-memory errors into DeviceOutOfMemoryError."""
+        """Run the block on the compute stream, and raise DeviceOutOfMemoryError if memory runs out."""
         try:
             with self._driver.running(self._stream), torch.no_grad():
                 yield
         except Exception as error:
             if not self._driver.out_of_memory(error):
                 raise
-            # Drop references: the traceback's frames hold tensors.
+            # Clear the traceback's frames, which reference tensors.
             traceback.clear_frames(error.__traceback__)
             raise DeviceOutOfMemoryError(
                 f"{self.name}: out of memory in a chunked step "
@@ -436,13 +436,13 @@ class TorchChunkMemory:
             ) from error
 
     def gradients(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
-        """Copy the gradient sums of the step to the host, in the order of the parameters."""
+        """Copy the gradient sums of the step to the host, in the order of `parameters`."""
         assert self.kernels is not None
         return self.kernels.gradients_on_host(parameters)
 
     @property
     def times(self) -> ChunkTimes:
-        """Times of the kernels' copies and computations in the step."""
+        """Times of the kernels' copies and computations in this step."""
         assert self.kernels is not None
         return self.kernels.times
 
@@ -456,7 +456,7 @@ class TorchChunkMemory:
 
 
 class TorchChunkSteps:
-    """Runner of chunked full-graph steps, which also returns the gradients."""
+    """Runner of full-graph steps in chunks, which also returns the gradients."""
 
     def __init__(
         self,
@@ -471,11 +471,11 @@ class TorchChunkSteps:
 
     @property
     def num(self) -> int | None:
-        """Number of vertex intervals; None before the first step."""
+        """Number of vertex intervals, or None before the first step."""
         return self._runs.num
 
     def step(self, batch: MiniBatch, parameters: Sequence[torch.nn.Parameter]) -> StepResult:
-        """Compute a step like `ChunkedTrainer.run`, and return its gradients in the order of `parameters`."""
+        """Compute a step as `ChunkedTrainer.run` does, with gradients in the order of `parameters`."""
         with torch.no_grad():
             loss_sum, counts = self._runs.run(batch, None)
             gradients = self.memory.gradients(parameters)

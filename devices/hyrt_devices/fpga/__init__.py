@@ -1,1 +1,1 @@
-"""FPGA trainers: cards driven through XRT (`fpga`), and the same kernels in simulation (`fpga-csim`)."""
+"""FPGA trainers: cards driven through XRT (`fpga`), and a simulation of the same kernels (`fpga-csim`)."""

@@ -1,4 +1,4 @@
-"""Compute units of the FPGA trainer: command queues, staged tasks, and their execution."""
+"""Compute units of the FPGA trainer: command queues, staged tasks and their execution."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hyrt_devices.opencl_host.profiling import Command
 
 
 class Queue:
-    """Out-of-order command queue for migrations and launches, used by one thread at a time.
+    """Out-of-order command queue for migrations and launches, for use by one thread at a time.
 
     The wait list of a command contains its predecessors. Markers, barriers and fills are not used, because
     XRT rejects them through pyopencl. The queue references a command's buffers until the command has
-    completed: neither OpenCL's nor pyopencl's kernel objects do. `device` is needed because a queue created
-    for a context alone would use the parent of a sub-device.
+    completed, because the kernel objects of OpenCL and pyopencl do not. `device` is required because a queue
+    that is created for a context alone would use the parent of a sub-device.
     """
 
     def __init__(self, context: Any, device: Any) -> None:
@@ -36,15 +36,15 @@ class Queue:
         self._pending: list[tuple[Any, Any]] = []
 
     def to_device(self, buffers: Sequence[Any]) -> Any:
-        """Migrate buffers that the host wrote to the device, and return the event."""
+        """Migrate buffers that the host has written to the device, and return the event."""
         return self._migrate(buffers, 0)
 
     def reserve(self, buffers: Sequence[Any]) -> Any:
-        """Allocate device memory for buffers that the device only writes, and return the event."""
+        """Allocate device memory for buffers that only the device writes, and return the event."""
         return self._migrate(buffers, self._cl.mem_migration_flags.CONTENT_UNDEFINED)
 
     def to_host(self, buffers: Sequence[Any], after: Sequence[Any]) -> Any:
-        """Migrate buffers that the device wrote to the host, and return the event."""
+        """Migrate buffers that the device has written to the host, and return the event."""
         return self._migrate(buffers, self._cl.mem_migration_flags.HOST, after)
 
     def _migrate(self, buffers: Sequence[Any], flags: int, after: Sequence[Any] = ()) -> Any:
@@ -54,7 +54,7 @@ class Queue:
         return self._keep(event, (list(buffers), list(after)))
 
     def launch(self, kernel: Any, buffers: Sequence[Any], after: Sequence[Any]) -> Any:
-        """Launch a kernel once with these buffers as its first arguments, and return the event."""
+        """Launch a kernel with these buffers as its first arguments, and return the event."""
         for position, buffer in enumerate(buffers):
             kernel.set_arg(position, buffer)
         event = self._cl.enqueue_nd_range_kernel(
@@ -71,11 +71,11 @@ class Queue:
         return event
 
     def flush(self) -> None:
-        """Start the enqueued commands."""
+        """Start all enqueued commands."""
         self._queue.flush()
 
     def wait(self, events: Sequence[Any]) -> None:
-        """Wait for the completion of events; raise `pyopencl.Error` if a command failed."""
+        """Wait until events are complete; raise `pyopencl.Error` if a command failed."""
         if not events:
             return
         self._queue.flush()
@@ -83,11 +83,11 @@ class Queue:
         for event in events:
             status = event.command_execution_status
             if status < 0:
-                # Some implementations do not raise an error from a wait for a failed command.
+                # Some OpenCL implementations raise no error when a failed command is waited for.
                 raise self._cl.RuntimeError(f"an OpenCL command failed with status {status}")
 
     def settle(self) -> None:
-        """Wait for all commands, including failed ones, and drop the references to their buffers."""
+        """Wait until all commands have completed or failed, and drop the references to their buffers."""
         pending, self._pending = self._pending, []
         if pending:
             with suppress(self._cl.Error):
@@ -98,24 +98,24 @@ class Queue:
                 event.wait()
 
     def close(self) -> None:
-        """Wait for all commands and release the queue; idempotent, valid after a device failure."""
+        """Wait for all commands and release the queue. Idempotent, and allowed after a device failure."""
         if self._queue is not None:
             self.settle()
             self._queue = None
 
 
 def is_over(event: Any) -> bool:
-    """Return whether a command has completed without an error; only then does it have times."""
+    """Return whether a command has completed without an error, which is required for its times."""
     import pyopencl as cl
 
     return bool(event.command_execution_status == cl.command_execution_status.COMPLETE)
 
 
-# Positions of the kernel's arguments: `INPUTS` and `SCORES` are per task, the others per compute unit.
+# Positions of the kernel's arguments. `INPUTS` and `SCORES` exist per task, the others per compute unit.
 INPUTS = {"features": 0, "edges": 1, "labels": 3, "target_weights": 4, "vertices": 5, "task": 6}
 WEIGHTS, SCORES, GRADIENTS, RESULTS = 2, 7, 8, 9
 OF_THE_MODEL = frozenset({WEIGHTS, GRADIENTS, RESULTS})
-"""Arguments whose slots are allocated when the model is loaded, and kept."""
+"""Arguments whose slots are allocated once, when the model is loaded."""
 
 
 @dataclass(slots=True)
@@ -124,9 +124,9 @@ class StagedTask:
 
     unit: int
     slots: dict[int, Slot]
-    """Slots by argument: the inputs, and the scores that the launch writes."""
+    """Slots by argument: the inputs of the launch, and the scores that it writes."""
     events: list[Any]
-    """Events that must complete before the launch."""
+    """Events that must be complete before the launch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +139,7 @@ class StagedTasks:
     tasks: list[StagedTask] = field(default_factory=list)
 
     def release(self, pools: BufferPools) -> None:
-        """Release the slots, which must be idle; idempotent."""
+        """Release the slots, which must be idle. Idempotent."""
         tasks, self.tasks, self.owner = self.tasks, [], None
         for task in tasks:
             for slot in task.slots.values():
@@ -147,12 +147,12 @@ class StagedTasks:
 
 
 class TaskStager:
-    """Stager that copies tasks into slots and starts their transfer, used by one thread at a time."""
+    """Stager that copies tasks to slots and starts their transfer, for use by one thread at a time."""
 
     def __init__(self, programs: TrainerPrograms, pools: BufferPools, queue: Queue) -> None:
         self._pools = pools
         self._queue = queue
-        # Separate kernel objects for this thread; they are never launched.
+        # Create separate kernel objects for this thread, which are never launched.
         self._kernels = [programs.kernel(unit) for unit in range(programs.num_units)]
 
     @property
@@ -160,9 +160,9 @@ class TaskStager:
         return len(self._kernels)
 
     def stage(self, staged: StagedTasks, tasks: Sequence[Task]) -> None:
-        """Start the transfer of a mini-batch's tasks, assigned to compute units round-robin.
+        """Start the transfer of a mini-batch's tasks, which are assigned to compute units round-robin.
 
-        Raises DeviceOutOfMemoryError if the tasks do not fit; all of their slots are released.
+        Raises DeviceOutOfMemoryError if the tasks do not fit, after releasing all of their slots.
         """
         try:
             for number, task in enumerate(tasks):
@@ -176,7 +176,7 @@ class TaskStager:
 
     def _task(self, unit: int, task: Task, staged: StagedTasks) -> StagedTask:
         slots: dict[int, Slot] = {}
-        # Created before all slots are allocated: after a failure, the allocated slots are released.
+        # Create the task before its slots, so that a failure releases the slots allocated so far.
         made = StagedTask(unit, slots, [])
         try:
             for name, argument in INPUTS.items():
@@ -193,11 +193,11 @@ class TaskStager:
         return made
 
     def take(self, unit: int, argument: int, size_bytes: int, *, written: bool = False) -> Slot:
-        """Return a slot in the memory bank of a compute unit's argument. Raises DeviceOutOfMemoryError."""
+        """Return a slot in the memory bank of a compute unit's argument, or raise DeviceOutOfMemoryError."""
         slot = self._pools.take(BufferPlace(unit, argument, written), size_bytes)
         if slot.fresh:
-            # XRT chooses the memory bank by the first kernel argument that a buffer is set as; the argument
-            # must be set before the buffer's first command.
+            # XRT allocates a buffer in the memory bank of the first kernel argument that is set to it, so set
+            # the argument before the first command that uses the buffer.
             self._kernels[unit].set_arg(argument, slot.buffer)
         return slot
 
@@ -206,7 +206,7 @@ class TaskStager:
         self._queue.flush()
 
     def bring(self, slots: Any) -> list[Any]:
-        """Start the transfer of slots, allocate device memory for written slots, and return the events."""
+        """Start the transfer of input slots, allocate memory for output slots, and return the events."""
         slots = list(slots)
         read = [slot.buffer for slot in slots if not slot.place.written]
         written = [slot.buffer for slot in slots if slot.place.written and slot.fresh]
@@ -218,7 +218,7 @@ class TaskStager:
         return events
 
 
-# Double buffering of gradients and results: one is read back while the other is written.
+# Use two buffers for gradients and results: one is read back while the other is written.
 _OUTPUTS = 2
 
 
@@ -232,7 +232,7 @@ class _Output:
 
 @dataclass(slots=True)
 class _Unit:
-    """Compute unit, with the events of the last transfer of weights and of the last launch."""
+    """Compute unit, with the events of its last weight transfer and of its last launch."""
 
     kernel: Any
     weights: Slot
@@ -243,7 +243,7 @@ class _Unit:
 
 @dataclass(slots=True)
 class _InFlightLaunch:
-    """Launch in flight, with the event of the transfer of its sums to the host."""
+    """Launch in flight, with the event for the transfer of its sums to the host."""
 
     unit: int
     launch: Any
@@ -253,15 +253,15 @@ class _InFlightLaunch:
 
 @dataclass(slots=True)
 class Sums:
-    """Sums of the results of tasks."""
+    """Sums of the results of several tasks."""
 
     gradients: NDArray[np.float32]
-    """float32, packed in the layout of the weights."""
+    """Gradient sums: float32, packed in the layout of the weights."""
     loss_sum: float = 0.0
     correct: int = 0
-    """`loss_sum` and `correct`: sums over all targets."""
+    """Number of correctly classified targets; `loss_sum` is the sum of the losses."""
     commands: list[Command] = field(default_factory=list)
-    """Launches, and the transfers of their results to the host."""
+    """Launches, and transfers of their results to the host."""
 
     @property
     def events(self) -> list[Any]:
@@ -270,11 +270,11 @@ class Sums:
 
 
 class ComputeUnits:
-    """Round-robin launcher of tasks on compute units, which adds up their sums in the order of the tasks.
+    """Launcher that runs tasks on compute units round-robin, and adds up their sums in task order.
 
-    The sums therefore depend neither on the order in which units finish nor on the number of units.
-    `weight_floats` is the number of floats of the packed weights, and of the gradients. Raises
-    DeviceOutOfMemoryError, without allocated memory, if weights and gradients do not fit.
+    Therefore, the sums depend neither on the order in which units finish nor on the number of units.
+    `weight_floats` is the number of packed weights and of packed gradients. Raises DeviceOutOfMemoryError,
+    after freeing all memory, if weights and gradients do not fit.
     """
 
     def __init__(
@@ -311,25 +311,25 @@ class ComputeUnits:
         return self._slots[-1]
 
     def release(self) -> None:
-        """Release the memory; no command may be running."""
+        """Release the memory. No command may be running."""
         slots, self._slots, self._units = self._slots, [], []
         for slot in slots:
             self._pools.give(slot)
 
     def update(self, weights: NDArray[np.float32]) -> list[Any]:
-        """Start the transfer of new weights to all units and return its events; no launch may be running."""
+        """Start the transfer of new weights to all units, and return its events. No launch may be running."""
         for unit in self._units:
-            # The card may still be reading the weights of the last update.
+            # The card may still be reading the weights of the previous update.
             self._queue.wait(unit.brought)
             unit.weights.fill(weights)
             fresh = [slot for output in unit.outputs for slot in (output.gradients, output.results)]
             unit.brought = self._stager.bring([unit.weights, *fresh])
-        # Launches on another queue wait for this transfer, and perhaps no later transfer flushes this queue.
+        # Flush now: launches on another queue wait for this transfer, and no later call may flush this queue.
         self._stager.flush()
         return [event for unit in self._units for event in unit.brought]
 
     def run(self, tasks: Sequence[StagedTask]) -> Sums:
-        """Run tasks and wait for their sums."""
+        """Run tasks, wait for them, and return their sums."""
         sums = Sums(np.zeros(self._floats, np.float32))
         flights: deque[_InFlightLaunch] = deque()
         for number, task in enumerate(tasks):

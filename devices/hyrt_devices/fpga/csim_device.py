@@ -1,4 +1,4 @@
-"""Simulated FPGA device: C simulation of the kernels, with times from the cycle model of a simulated card."""
+"""Simulated FPGA device: a C simulation of the kernels, with times from a cycle model of the card."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from hyrt_devices.fpga.weights import WeightLayout, described
 from hyrt_devices.fpga.xclbin import KERNEL
 
 REPORTS_VARIABLE = "HYRT_FPGA_REPORTS"
-"""Environment variable with the folder of a build whose design and reported clock are simulated."""
+"""Environment variable with the folder of a build, whose design and reported clock are then simulated."""
 
 _PART = "u250"
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCard:
-    """FPGA card that is simulated."""
+    """Card that the device simulates."""
 
     part: FpgaPart
     design: KernelDesign
     modelled: FpgaDesign
-    """The same design with the rates that the cycle model uses."""
+    """The design with the rates that the cycle model uses."""
     reported: bool = False
-    """Whether the clock is from build reports."""
+    """Whether the clock was read from build reports."""
 
 
 def simulated_card() -> SimulatedCard:
-    """Return the build that HYRT_FPGA_REPORTS names, or a U250 with the trainer of the paper's Table IV.
+    """Return the card of the build that HYRT_FPGA_REPORTS names, or a U250 with the design of Table IV.
 
     Raises ValueError if the reports cannot be read, belong to several builds, or describe an unknown part.
     """
@@ -76,25 +76,25 @@ def simulated_card() -> SimulatedCard:
 
 
 def assumed_design(design: KernelDesign, part: FpgaPart) -> FpgaDesign:
-    """Return the cycle-model parameters that are assumed for a trainer that has not been built."""
-    # Features are read through one port, from one bank.
+    """Return the assumed cycle-model parameters of a trainer that has not been built."""
+    # Features are read through a single port, so from a single bank.
     return replace(design.design, ddr_bytes_per_s=part.bank_bytes_per_s)
 
 
-# 75 % of the 16 GB/s of PCIe 3.0 x16, and the fixed cost of a transfer.
+# Bandwidth, 75 % of the 16 GB/s of PCIe 3.0 x16, and fixed cost of a transfer.
 LINK_BYTES_PER_S = 12e9
 LINK_LATENCY_S = 3e-5
 
 
 def task_bytes(task: Task) -> int:
-    """Return the bytes that a launch transfers to the card, without weights, plus the bytes of the scores."""
+    """Return the bytes that a launch transfers, which are the inputs without weights, and the scores."""
     read = (task.features, task.edges, task.labels, task.target_weights, task.vertices, task.task)
     targets, columns = task.score_shape
     return sum(array.nbytes for array in read) + 4 * targets * columns
 
 
 def task_shape(task: Task) -> TaskShape:
-    """Return the task's sizes and edges in the form of the cycle model."""
+    """Return the sizes and edges of a task as the cycle model represents them."""
     return TaskShape(
         layers=tuple(_layer_shape(task, record, i > 0) for i, record in enumerate(task.records)),
         classes=task.header.classes,
@@ -121,27 +121,27 @@ def _layer_shape(task: Task, record: LayerRecord, transposed: bool) -> LayerSize
 
 @dataclass(frozen=True, slots=True)
 class ModelledTime:
-    """Modelled times, in seconds on a virtual clock."""
+    """Model of the card's times, in seconds of a virtual clock."""
 
     design: FpgaDesign
-    """The trainer's design; its field `assumed` names the assumptions."""
+    """Design of the trainer, whose field `assumed` names the assumptions."""
 
     def transfer_s(self, tasks: Iterable[Task]) -> float:
         """Return the time of a mini-batch's transfer to the card."""
         return sum(LINK_LATENCY_S + task_bytes(task) / LINK_BYTES_PER_S for task in tasks)
 
     def propagate_s(self, tasks: Iterable[Task]) -> float:
-        """Return the time of a mini-batch's launches, in sequence on one compute unit."""
+        """Return the time of a mini-batch's launches, one after the other on one compute unit."""
         return sum(task_seconds(task_shape(task), self.design) for task in tasks)
 
 
-# Four banks of 16 GiB on a U250.
+# A U250 has four memory banks of 16 GiB.
 _MEMORY_BYTES = 64 << 30
 
 
 @dataclass(slots=True)
 class _Staged:
-    """Mini-batch from `transfer`, consumed by `propagate`; `owner` is the model that it was staged for."""
+    """Mini-batch between `transfer` and `propagate`. `owner` is the model for which it was staged."""
 
     owner: WeightLayout | None
     targets: int
@@ -152,11 +152,11 @@ class _Staged:
 
 
 class FpgaCsimDevice(ExplainsMissing, Traceable):
-    """Trainer with the kernels of `hyrt_hls`, compiled with g++: for correctness, not for speed.
+    """Trainer with the kernels of `hyrt_hls`, compiled with g++, to test correctness rather than speed.
 
-    The results are equal to the card's. The reported seconds are not the time of the simulation but the time
+    The results are equal to those of the card. The reported times are not those of the simulation but those
     that the cycle model predicts for the card, so that load balancing works as with a real card. `design` is
-    by default the design of the simulated card.
+    by default that of `simulated_card`.
     """
 
     def __init__(self, info: DeviceInfo, options: DeviceOptions, design: KernelDesign | None = None) -> None:
@@ -183,7 +183,7 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
 
     @classmethod
     def missing(cls) -> str:
-        """Return why the simulation is not available, with a fix; empty if it is available."""
+        """Return the reason why the simulation is not available, and the remedy; "" if it is available."""
         if shutil.which("g++") is None:
             return (
                 "g++, which compiles the kernels for simulation, is not on PATH: install it (Debian: "
@@ -216,7 +216,7 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
         self.update(parameters)
 
     def trace(self, listener: QueueListener) -> None:
-        """Report modelled spans of the card's link and trainer, on a virtual clock, labelled as modelled."""
+        """Report modelled spans of the card's link and trainer on a virtual clock, labelled as such."""
         self._listener = listener
 
     def transfer(self, batch: MiniBatch) -> _Staged:
@@ -265,7 +265,7 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
         )
 
     def _report_times(self, queue: str, name: str, seconds: float) -> None:
-        """Report a span of modelled length that ends now, at the end of the simulation."""
+        """Report a span of modelled length that ends now, when the simulation of the step ends."""
         if self._listener is not None:
             now = time.perf_counter_ns()
             self._listener(queue, [(name, now - round(seconds * 1e9), now)])
@@ -297,7 +297,7 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
 
 
 def _weight_bytes(layout: WeightLayout) -> int:
-    """Return the bytes of weights and gradients."""
+    """Return the bytes of the weights and gradients."""
     return 8 * layout.num_floats
 
 

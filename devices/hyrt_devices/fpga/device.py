@@ -1,4 +1,4 @@
-"""FPGA trainer: tasks run by the kernel of an xclbin, through XRT's OpenCL."""
+"""FPGA trainer, which runs tasks with the kernel of an xclbin through XRT's OpenCL."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from hyrt_devices.opencl_host.profiling import Command, span_s, spans
 
 
 class FpgaDevice(ExplainsMissing, Traceable):
-    """Trainer on one card; a mini-batch that does not fit on the chip is trained in tiles.
+    """Trainer on one FPGA card. A mini-batch that does not fit on the chip is trained in tiles.
 
-    Transfers and launches use separate queues with separate kernel objects; events synchronize the queues.
-    `context` is a `pyopencl.Context` with the single `pyopencl.Device` `device`.
+    Transfers and launches use separate queues and kernel objects, which events synchronize. `context` is a
+    `pyopencl.Context` for the single `pyopencl.Device` `device`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class FpgaDevice(ExplainsMissing, Traceable):
         self._layout: WeightLayout | None = None
         self._units: ComputeUnits | None = None
         self._listener: QueueListener | None = None
-        # Transfers of weights that have not been reported yet; only if the run is traced.
+        # Weight transfers that have not been reported yet; empty unless the run is traced.
         self._brought: list[Command] = []
 
     @classmethod
@@ -66,12 +66,12 @@ class FpgaDevice(ExplainsMissing, Traceable):
 
     @classmethod
     def missing(cls) -> str:
-        """Return why no card is available, with a fix; empty if cards are available."""
+        """Return the reason why no card is available, and the remedy; "" if cards are available."""
         return "; ".join(survey().reasons)
 
     @classmethod
     def unsupported_reason(cls, model: torch.nn.Module) -> str:
-        """Return why the kernels do not support a model (possibly on the meta device); empty if they do."""
+        """Return the reason why the kernels do not support a model (possibly on the meta device), or ""."""
         try:
             described(model, "the FPGA trainer")
         except UnsupportedModelError as error:
@@ -107,13 +107,13 @@ class FpgaDevice(ExplainsMissing, Traceable):
         self.update(parameters)
 
     def trace(self, listener: QueueListener) -> None:
-        """Report the completed commands of each queue from now on: `transfers` and `launches`."""
+        """Report the completed commands of the queues `transfers` and `launches` from now on."""
         self._listener = listener
 
     def transfer(self, batch: MiniBatch) -> StagedTasks:
         with self._health.terminal("transfer"), self._memory_errors("transfer"):
             model = self._health.loaded(self._model)
-            # Mini-batches that were staged for another model or another device are rejected.
+            # The owner is checked later, to reject mini-batches that were staged for another model or device.
             staged = StagedTasks(owner=self._units, targets=len(batch.targets), normalizer=batch.normalizer)
             if staged.targets:
                 self._stager.stage(
@@ -143,7 +143,7 @@ class FpgaDevice(ExplainsMissing, Traceable):
                         "transfers", spans([*self._arrived(), *(("task", event) for event in arrived)])
                     )
             finally:
-                # Also after an error: launched commands still use the buffers.
+                # Wait even after an error, because launched commands still use the buffers.
                 self._launches.settle()
                 staged.release(self._pools)
             gradients = layout.unpack(sums.gradients) if staged.targets else []
@@ -163,7 +163,7 @@ class FpgaDevice(ExplainsMissing, Traceable):
                 self._brought += [("weights", event) for event in events]
 
     def _arrived(self) -> list[Command]:
-        """Return the completed transfers of weights; units without tasks have not waited for theirs."""
+        """Return the completed weight transfers. Those to units without tasks may still be running."""
         brought, self._brought = self._brought, []
         over = [command for command in brought if is_over(command[1])]
         self._brought = [command for command in brought if command not in over]
@@ -178,6 +178,6 @@ class FpgaDevice(ExplainsMissing, Traceable):
         self._pools.slots.close()
 
     def _memory_errors(self, doing: str) -> AbstractContextManager[None]:
-        # Only this error is specific: XRT reports errors without a code as OUT_OF_HOST_MEMORY.
+        # Match only this error, because XRT reports errors without a code as OUT_OF_HOST_MEMORY.
         remedy = "use narrower layers" if doing in ("load", "update") else FEWER_TARGETS
         return memory_errors("MEM_OBJECT_ALLOCATION_FAILURE", self._pools.slots, doing, remedy)

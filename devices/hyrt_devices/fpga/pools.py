@@ -1,4 +1,4 @@
-"""Pools of reusable page-aligned host memory, each piece with a device buffer over it."""
+"""Pools of reusable page-aligned host memory, with a device buffer over each piece."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from hyrt_devices.opencl_host.memory_pool import DeviceMemoryPool, whole_pages
 
 @dataclass(frozen=True, slots=True)
 class BufferPlace:
-    """Compute unit and argument of a buffer, which determine its memory bank permanently."""
+    """Compute unit and argument of a buffer, which permanently determine its memory bank."""
 
     unit: int
     argument: int
-    """Position of the kernel's argument."""
+    """Position of the argument among the kernel's arguments."""
     written: bool = False
-    """Whether the device only writes the buffer."""
+    """Whether the device writes the buffer and never reads it."""
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """Device buffer with the host memory under it."""
+    """Device buffer and the host memory that it wraps."""
 
     place: BufferPlace
     memory: NDArray[np.uint8]
-    """[size] uint8, whole pages."""
+    """Host memory of whole pages: [size] uint8."""
     buffer: Any
-    """`pyopencl.Buffer`."""
+    """Object of class `pyopencl.Buffer`."""
     fresh: bool = True
-    """Whether the buffer has not been used by a command yet."""
+    """Whether no command has used the buffer yet."""
 
     @property
     def size(self) -> int:
@@ -44,12 +44,12 @@ class Slot:
         self.buffer.release()
 
     def view(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Return the first bytes as an array."""
+        """Return the first bytes of the slot as an array."""
         count = int(np.prod(shape, dtype=np.int64))
         return self.memory[: count * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
 
     def fill(self, array: NDArray[Any]) -> None:
-        """Copy an array to the first bytes."""
+        """Copy an array to the first bytes of the slot."""
         self.view(array.shape, array.dtype)[...] = array
 
 
@@ -57,8 +57,8 @@ class BufferPools:
     """Thread-safe pools of slots.
 
     A slot is reused only for its first place, because XRT allocates a buffer in the memory bank of the first
-    argument that the buffer is set as. For the arguments `of_the_model`, which hold weights and gradients, a
-    smaller mini-batch frees no memory.
+    argument that is set to it. The arguments `of_the_model` contain weights and gradients, so a smaller
+    mini-batch does not free their memory.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class BufferPools:
         )
 
     def take(self, place: BufferPlace, size_bytes: int) -> Slot:
-        """Return an uninitialised slot of at least `size_bytes`.
+        """Return an uninitialised slot of at least `size_bytes` bytes.
 
-        Raises DeviceOutOfMemoryError, without allocated memory, if the slot does not fit.
+        Raises DeviceOutOfMemoryError, and allocates nothing, if the slot does not fit.
         """
         return self.slots.take(whole_pages(max(size_bytes, 1)), place)
 
@@ -87,7 +87,7 @@ class BufferPools:
 
         flags = cl.mem_flags.WRITE_ONLY if place.written else cl.mem_flags.READ_ONLY
         try:
-            # Private: shared mappings are in a separate file system with a separate limit.
+            # Use a private mapping: shared ones are in a separate file system with a separate limit.
             pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             memory = np.frombuffer(pages, np.uint8)
             return Slot(
@@ -97,7 +97,7 @@ class BufferPools:
             raise MemoryError(str(error)) from error
 
     def give(self, slot: Slot) -> None:
-        """Return a slot of `take` to the pool."""
+        """Return a slot to the pool."""
         slot.fresh = False
         self.slots.give(slot, slot.place)
 
@@ -112,10 +112,10 @@ FEWER_TARGETS = "lower data.batch_size, or assign the device a smaller share"
 
 
 def remedy(requested_bytes: int, resident_bytes: int, limit_bytes: int) -> str:
-    """Return the fix for a lack of device memory.
+    """Return the remedy for a lack of device memory.
 
-    `requested_bytes` is the request for the model (0: for a mini-batch), and `resident_bytes` the size of the
-    model's allocated weights and gradients.
+    `requested_bytes` is the size requested for the model, or 0 for a mini-batch. `resident_bytes` is the size
+    of the model's allocated weights and gradients.
     """
     if requested_bytes:
         return "use fewer or narrower layers, because the model alone is too large"

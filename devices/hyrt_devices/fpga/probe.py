@@ -1,4 +1,4 @@
-"""Discovery of FPGA cards and of their xclbin."""
+"""Discovery of FPGA cards and of the xclbin for them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hyrt_devices.fpga.xclbin import KERNEL, Xclbin, read_design, read_xclbin
 from hyrt_devices.opencl_host.discovery import DiscoveryResult, FoundDevice, pyopencl_problem
 
 XCLBIN_VARIABLE = "HYRT_XCLBIN"
-"""Environment variable that names the xclbin to use."""
+"""Environment variable with the path of the xclbin."""
 
 _EMULATION_VARIABLE = "XCL_EMULATION_MODE"
 _PLATFORM = "Xilinx"
 _BUILD = "build one with hyrt's Makefile (docs/fpga.md)"
-# Defaults if a card does not state its rates: clock and four DDR4 banks of a U250, PCIe 3.0 x16.
+# Defaults for a card that does not report its rates: clock and four DDR4 banks of a U250, and PCIe 3.0 x16.
 _CLOCK_HZ = 300e6
 _MEMORY_BYTES_PER_S = 77e9
 _PCIE_BYTES_PER_S = 12e9
@@ -28,13 +28,13 @@ _PCIE_BYTES_PER_S = 12e9
 
 @dataclass(frozen=True, slots=True)
 class FoundCard(FoundDevice):
-    """FPGA card with the xclbin that it is programmed with."""
+    """FPGA card, and the xclbin with which it is programmed."""
 
     xclbin: Xclbin
 
 
 def xclbin_path() -> Path:
-    """Return the xclbin path: HYRT_XCLBIN, or `hyrt/hyrt_train.xclbin` in the user's data folder."""
+    """Return the path of the xclbin: HYRT_XCLBIN, or `hyrt/hyrt_train.xclbin` in the user's data folder."""
     named = os.environ.get(XCLBIN_VARIABLE)
     if named:
         return Path(os.path.expanduser(named))
@@ -43,9 +43,9 @@ def xclbin_path() -> Path:
 
 
 def survey() -> DiscoveryResult[FoundCard]:
-    """List the cards of XRT, in XRT's order.
+    """Return the cards that XRT finds, in XRT's order.
 
-    Cheap, and never raises; OpenCL is not loaded unless XRT is installed as one of its drivers.
+    Cheap, and never raises. OpenCL is loaded only if XRT is installed as one of its drivers.
     """
     try:
         return DiscoveryResult(_found(), [])
@@ -105,7 +105,7 @@ def has_xrt() -> bool:
 
 
 def _drivers() -> list[str]:
-    """Return the libraries that the OpenCL loader would load, from the places that common loaders read."""
+    """Return the driver libraries that common OpenCL loaders would load."""
     libraries = [name for name in os.environ.get("OCL_ICD_FILENAMES", "").split(os.pathsep) if name]
     named = os.environ.get("OCL_ICD_VENDORS") or os.environ.get("OPENCL_VENDOR_PATH") or "/etc/OpenCL/vendors"
     place = Path(named)
@@ -118,21 +118,21 @@ def _drivers() -> list[str]:
         else:
             libraries.append(named)
     except OSError:
-        # OpenCL loaders cannot read these files either, and load no further drivers.
+        # OpenCL loaders cannot read these files either, so they load no further drivers.
         return libraries
     return libraries
 
 
 def emulation() -> str:
-    """Return XRT's emulation mode in this process: `hw_emu`, `sw_emu`, `noop`; empty for a real card."""
+    """Return XRT's emulation mode in this process (`hw_emu`, `sw_emu` or `noop`), or "" for a real card."""
     return os.environ.get(_EMULATION_VARIABLE, "")
 
 
 def _check_mode(xclbin: Xclbin) -> None:
-    """Check that xclbin and emulation mode match, because XRT's message for a mismatch is unclear."""
+    """Check that the xclbin matches the emulation mode, because XRT's message for a mismatch is unclear."""
     expected = xclbin.mode if xclbin.mode.endswith("_emu") else ""
     mode = emulation()
-    # `noop` accepts any xclbin.
+    # The mode `noop` accepts any xclbin.
     if mode != expected and mode != "noop":
         remedy = f"set {_EMULATION_VARIABLE}={expected}" if expected else f"unset {_EMULATION_VARIABLE}"
         raise DeviceUnavailableError(

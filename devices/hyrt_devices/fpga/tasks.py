@@ -1,6 +1,4 @@
-"""Division of a mini-batch into tasks that fit the on-chip arena, and conversion of each into the arrays of
-one launch.
-"""
+"""Division of a mini-batch into tasks that fit the on-chip arena, and creation of their launch arrays."""
 
 from __future__ import annotations
 
@@ -43,18 +41,18 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class WeightedBlock:
-    """Block whose edge weights include all factors of an aggregation."""
+    """Block whose edge weights include all scale factors of an aggregation."""
 
     indptr: Ints
-    """[num_dst + 1] int32."""
+    """CSR row starts: [num_dst + 1] int32."""
     columns: Ints
-    """[E] int32 source positions; destinations are the first sources."""
+    """Source position of each edge: [E] int32. The first sources are the destinations."""
     weights: Floats
-    """[E] float32."""
+    """Weight of each edge: [E] float32."""
     self_weights: Floats | None
-    """[num_dst] float32 weights of the destinations' added input rows; None if they are not added."""
+    """Weight of each destination's input row, if it is added: [num_dst] float32. None if it is not added."""
     concat: bool
-    """Whether the destination's input row is concatenated with the aggregate instead."""
+    """Whether the destination's input row is concatenated with the aggregate instead of added."""
     num_src: int
 
     @property
@@ -63,7 +61,7 @@ class WeightedBlock:
 
 
 def weighted(block: Block, aggregation: Aggregation) -> WeightedBlock:
-    """Fold the scale factors of an aggregation into a block's edge weights; not possible for `max`."""
+    """Multiply a block's edge weights by the scale factors of an aggregation other than `max`."""
     factors = compute_scales(aggregation, block, np.dtype(np.float32))
     columns = block.columns.astype(np.int32, copy=False)
     weights = np.repeat(factors.row, np.diff(block.indptr))
@@ -82,10 +80,10 @@ def weighted(block: Block, aggregation: Aggregation) -> WeightedBlock:
 
 
 def edge_sections(block: WeightedBlock) -> tuple[Ints, Ints]:
-    """Return the forward (by source row) and backward (by combined row) sections: [edges, EDGE] each."""
+    """Return the forward (by source row) and backward (by combined row) sections, each [edges, EDGE]."""
     indptr, columns, weights = _add_self_rows(block)
     num_rows = len(indptr) - 1
-    # A stable counting sort by source; a second one by row keeps each row's sources in order.
+    # Counting sorts are stable: the second sort, by row, does not change the order of each row's sources.
     by_source, rows, edges = _transposed(indptr, columns, block.num_src)
     forward = _section(by_source, rows, weights[edges])
     by_row, sources, edges = _transposed(by_source, rows, num_rows)
@@ -93,7 +91,7 @@ def edge_sections(block: WeightedBlock) -> tuple[Ints, Ints]:
 
 
 def _add_self_rows(block: WeightedBlock) -> tuple[Ints, Ints, Floats]:
-    """Return the CSR over the rows of the combined matrix, with the self rows included as edges."""
+    """Return the CSR arrays over the rows of the combined matrix, in which self rows are edges."""
     if block.self_weights is None and not block.concat:
         return block.indptr, block.columns, block.weights
     count = block.num_dst
@@ -132,7 +130,7 @@ def _section(indptr: Ints, to: Ints, weights: Floats) -> Ints:
 def make_records(
     blocks: Sequence[WeightedBlock], model: ModelDescription, shapes: Sequence[LayerShape]
 ) -> list[LayerRecord]:
-    """Create layer records with sizes; edges, dropout and arena offsets are filled in later."""
+    """Create layer records that contain only sizes, without edges, dropout and arena offsets."""
     return [
         LayerRecord(
             rows=block.num_dst,
@@ -151,13 +149,13 @@ def make_records(
 
 @dataclass(frozen=True, slots=True)
 class BatchTile:
-    """Range of a mini-batch's targets, with all blocks that the targets depend on."""
+    """Range of a mini-batch's targets, with the parts of all blocks on which these targets depend."""
 
     targets: slice
-    """Range of positions in the mini-batch's targets."""
+    """Positions of the tile's targets in the mini-batch."""
     blocks: list[WeightedBlock]
     sources: NDArray[np.intp] | None
-    """[num_src] positions of the first block's sources in the mini-batch; None for all sources in order."""
+    """Positions of the first block's sources in the mini-batch, [num_src]; None for all in order."""
 
 
 def make_task(
@@ -167,7 +165,7 @@ def make_task(
     piece: BatchTile,
     records: Sequence[LayerRecord],
 ) -> Task:
-    """Build the arrays of a launch for one tile; its weights are zeros, which the device replaces.
+    """Create the arrays of a launch for one tile. The weights are zeros, which the device replaces.
 
     `records` are the layer records of the tile, with arena offsets.
     """
@@ -234,7 +232,7 @@ def _dropout(rate: float, block: Block, layer: int) -> Dropout:
 def _features(
     inputs: Any, sources: NDArray[np.intp] | None, shape: LayerShape
 ) -> tuple[Floats | Ints, int, Floats | None]:
-    """Return the tile's rows in memory words, their format number in `ROW_CODES`, and the row scales."""
+    """Return the tile's rows as memory words, their value of `ROW_CODES`, and the row scales."""
     if isinstance(inputs, QuantizedRows) and inputs.format.name in ROW_CODES:
         codes = inputs.codes if sources is None else inputs.codes[sources]
         scales = inputs.row_scales
@@ -243,13 +241,13 @@ def _features(
         packed = np.zeros((len(codes), row_words(shape.in_width, codes.itemsize) * LANES), np.int32)
         packed.view(codes.dtype)[:, : shape.in_width] = codes
         return packed, ROW_CODES[inputs.format.name], scales
-    # The kernel does not support column scales.
+    # Convert to float32 if necessary: the kernel does not support column scales.
     rows = inputs.to_float32() if isinstance(inputs, QuantizedRows) else inputs.detach().numpy()
     return _padded(rows, sources, shape), ROW_CODES["float32"], None
 
 
 def _padded(rows: Floats, sources: NDArray[np.intp] | None, shape: LayerShape) -> Floats:
-    """Return the tile's rows padded to whole words; the mini-batch's array itself if no change is needed."""
+    """Return the tile's rows padded to whole words, without a copy if they need no change."""
     width = shape.in_width
     if sources is None and width == shape.in_chunks * LANES and rows.flags.c_contiguous:
         return rows
@@ -261,15 +259,15 @@ def _padded(rows: Floats, sources: NDArray[np.intp] | None, shape: LayerShape) -
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Needed and available words per bank of a task that does not fit."""
+    """Required and available words per bank for a task that does not fit."""
 
     memory: str
-    """`sums` or `rows`, the two parts of a bank."""
+    """Part of the bank that is too small: `sums` or `rows`."""
     needed: int
     available: int
 
 
-# Placement orders of matrices: no order is best for all tasks, and each costs a few microseconds.
+# Orders in which to place matrices: no order is best for all tasks, and each takes only a few microseconds.
 _ORDERS: tuple[Callable[[Region], tuple[int, ...]], ...] = (
     lambda region: (-region.words,),
     lambda region: (region.first_step, -region.words),
@@ -278,9 +276,9 @@ _ORDERS: tuple[Callable[[Region], tuple[int, ...]], ...] = (
 
 
 def lay_out(records: Sequence[LayerRecord], limits: KernelDesign) -> list[LayerRecord] | Shortage:
-    """Assign an arena offset to every matrix of a task; matrices with disjoint lifetimes may share memory.
+    """Assign an arena offset to each matrix of a task. Matrices with disjoint lifetimes may share memory.
 
-    `limits` defines the arena. Returns the records with new offsets, or the shortage.
+    `limits` defines the size of the arena. Return the records with offsets, or the shortage.
     """
     base = row_base(limits.arena_words)
     regions = arena_regions(records, limits.pes)
@@ -298,7 +296,7 @@ def lay_out(records: Sequence[LayerRecord], limits: KernelDesign) -> list[LayerR
 
 
 def _stack(resident: Sequence[Region]) -> tuple[dict[tuple[int, str], int], int]:
-    """Return each matrix's offset, the lowest one free during its lifetime, and the total height in words."""
+    """Return each matrix's lowest offset that is free during its lifetime, and the total words."""
     places: dict[tuple[int, str], int] = {}
     height = 0
     for number, region in enumerate(resident):
@@ -325,16 +323,16 @@ def build_tasks(
     *,
     min_tasks: int = 1,
 ) -> list[Task]:
-    """Build tasks whose scores, loss sums, hits and gradients add up to the mini-batch's, in target order.
+    """Create tasks, in target order, whose scores, losses, hits and gradients add up to the mini-batch's.
 
-    Targets are divided into `min_tasks` tiles, which are halved until each one fits into the arena.
-    Each tile recomputes the rows that it shares with other tiles: edge weights and dropout masks depend only
-    on the mini-batch, and sums over targets are sums over tiles. The mini-batch needs at least one target,
-    relabelled blocks, and rows in float32 or quantized. The weights of the tasks are zeros: the device holds
-    the weights.
+    The targets are divided into `min_tasks` tiles, which are halved until each fits the arena. Each tile
+    recomputes the rows that it shares with other tiles: edge weights and dropout masks depend only on the
+    mini-batch, and sums over targets are sums over tiles. The mini-batch must have at least one target,
+    relabelled blocks, and float32 or quantized rows. The weights of the tasks are zeros, which the device
+    replaces.
 
-    Raises DeviceOutOfMemoryError if a single target does not fit, UnsupportedModelError like `layer_shapes`,
-    and ValueError or TypeError if the mini-batch does not match the model.
+    Raises DeviceOutOfMemoryError if a single target does not fit, UnsupportedModelError as `layer_shapes`
+    does, and ValueError or TypeError if the mini-batch does not match the model.
     """
     shapes = layer_shapes(model, device)
     _check(batch, shapes)
@@ -393,7 +391,7 @@ def _check(batch: MiniBatch, shapes: Sequence[LayerShape]) -> None:
 
 
 def _cut(blocks: Sequence[WeightedBlock], start: int, stop: int) -> BatchTile:
-    """Cut out targets `start` to `stop`, with the sources of each layer, from the last block to the first."""
+    """Return the tile of targets `start` to `stop`, with the sources that each layer needs for them."""
     if (start, stop) == (0, blocks[-1].num_dst):
         return BatchTile(slice(start, stop), list(blocks), None)
     rows: NDArray[np.intp] = np.arange(start, stop)
@@ -405,7 +403,7 @@ def _cut(blocks: Sequence[WeightedBlock], start: int, stop: int) -> BatchTile:
 
 
 def _cut_block(block: WeightedBlock, rows: NDArray[np.intp]) -> tuple[WeightedBlock, NDArray[np.intp]]:
-    """Cut destinations out of a block; the sources are these destinations, then other sources in order."""
+    """Cut destinations out of a block. Its sources are the destinations, then other sources in order."""
     counts = np.diff(block.indptr)[rows]
     indptr = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(counts, out=indptr[1:])

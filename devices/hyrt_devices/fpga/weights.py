@@ -1,4 +1,4 @@
-"""Layout of a model's parameters in a task's weights, and of the gradients in a launch's output."""
+"""Layout of a model's parameters in the weights of a task, and of gradients in the output of a launch."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _INSTEAD = "train it on cpu or cuda"
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """Sizes of a layer, and the offset of its weights."""
+    """Sizes of a layer and the offset of its weights."""
 
     parts: int
-    """Number of rows that one destination multiplies: 2 if its self row is concatenated, else 1."""
+    """Number of rows per destination in the product: 2 if its self row is concatenated, else 1."""
     in_width: int
     out_width: int
-    """`in_width` and `out_width`: number of columns of the layer's source rows and of its result."""
+    """Number of columns of the layer's result; `in_width` is that of its source rows."""
     weights: int
-    """First word of the weight matrix; the bias follows the matrix."""
+    """First word of the weight matrix, which the bias follows."""
 
     @property
     def in_chunks(self) -> int:
@@ -53,7 +53,7 @@ class LayerShape:
 def described(model: torch.nn.Module, device: str) -> ModelDescription:
     """Describe a model, possibly on the meta device, for the trainer's kernels.
 
-    Raises UnsupportedModelError if the kernels do not support the model; only this check decides that.
+    Raises UnsupportedModelError if the kernels do not support the model, which is checked only here.
     """
     found = describe(model, device, supported="gcn, graphsage with mean or sum")
     layer_shapes(found, device)
@@ -63,7 +63,7 @@ def described(model: torch.nn.Module, device: str) -> ModelDescription:
 def layer_shapes(model: ModelDescription, device: str = "this device") -> list[LayerShape]:
     """Return the shapes of a model's layers, with consecutive weight offsets.
 
-    Raises UnsupportedModelError if a layer is not supported, or too wide for the kernels.
+    Raises UnsupportedModelError if a layer is not supported or is too wide for the kernels.
     """
     if not 1 <= len(model.layers) <= MAX_LAYERS:
         raise UnsupportedModelError(
@@ -112,7 +112,7 @@ def _check_width(name: str, shape: LayerShape, device: str) -> None:
 
 
 class WeightLayout:
-    """Packing of parameters for the kernels, and unpacking of gradients, which have the same layout.
+    """Converter between a model's parameters or gradients and the packed layout of the kernels.
 
     `parameters` are the trainable parameters, in the order of gradients and updates. Raises
     UnsupportedModelError if the kernels do not support a layer, or two layers share a parameter.
@@ -125,7 +125,7 @@ class WeightLayout:
         self.num_floats = (self.layers[-1].weights + self.layers[-1].words) * LANES
         self._shapes = [tuple(parameter.shape) for parameter in parameters]
         at = {id(parameter): number for number, parameter in enumerate(parameters)}
-        # Indices of the weight and of the bias per layer.
+        # Index of the weight and index of the bias, per layer.
         self._numbers: list[tuple[int, int | None]] = []
         seen: set[int] = set()
         for layer in model.layers:
@@ -141,7 +141,7 @@ class WeightLayout:
             self._numbers.append(numbers)
 
     def pack(self, parameters: Sequence[torch.Tensor]) -> Floats:
-        """Pack parameters into a new array [num_floats]; raises ArgumentError if they do not match."""
+        """Pack parameters into a new array [num_floats]. Raises ArgumentError if they do not match."""
         check_parameters(parameters, self._shapes)
         packed = np.zeros(self.num_floats, np.float32)
         for shape, (weight, bias) in zip(self.layers, self._numbers, strict=True):
@@ -153,7 +153,7 @@ class WeightLayout:
         return packed
 
     def unpack(self, gradients: Floats) -> list[Floats]:
-        """Unpack the gradients [num_floats] of a launch into new arrays, one per parameter.
+        """Unpack the gradients [num_floats] of a launch to one new array per parameter.
 
         The gradient is zero for parameters that the model does not use.
         """
@@ -167,7 +167,7 @@ class WeightLayout:
 
     @staticmethod
     def _views(packed: Floats, shape: LayerShape) -> tuple[Floats, Floats]:
-        """Return unpadded views of the weight, [parts, in_width, out_width], and the bias, [out_width]."""
+        """Return unpadded views of the weight [parts, in_width, out_width] and of the bias [out_width]."""
         columns = shape.out_chunks * LANES
         rows = packed[shape.weights * LANES :][: shape.words * LANES].reshape(-1, columns)
         matrix = rows[:-1].reshape(shape.parts, shape.in_chunks * LANES, columns)

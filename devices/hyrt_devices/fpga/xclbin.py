@@ -1,4 +1,4 @@
-"""Reader of .xclbin files, and the trainer programs in these files."""
+"""Reader of .xclbin files and of the trainer programs in them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CLOCK = struct.Struct("<HB5x128s")
 EMBEDDED_METADATA, MEM_TOPOLOGY, IP_LAYOUT, CLOCK_FREQ_TOPOLOGY, USER_METADATA = 2, 6, 8, 11, 16
 IP_KERNEL = 1
 DATA_CLOCK = 1
-# DDR3, DDR4, DRAM, HBM; other entries are streams and on-chip memories.
+# Memory types of DDR3, DDR4, DRAM and HBM; other entries are streams and on-chip memories.
 MEMORIES = (0, 1, 2, 6)
 
 _MODES = {0: "hw", 1: "hw", 4: "hw_emu", 5: "sw_emu", 6: "hw_emu"}
-# An xclbin has about twenty sections, and the sections that are read here are small.
+# An xclbin has about twenty sections, and those that are read here are small.
 _MAX_SECTIONS = 256
 _LARGEST_BYTES = 16 << 20
 _READ = (EMBEDDED_METADATA, MEM_TOPOLOGY, IP_LAYOUT, CLOCK_FREQ_TOPOLOGY, USER_METADATA)
@@ -38,28 +38,28 @@ _REBUILD = "rebuild it, or copy it again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xclbin:
-    """Contents of an xclbin."""
+    """Contents of an xclbin, without the bitstream."""
 
     path: Path
     platform: str
-    """Shell that the xclbin was built for, `xilinx_u250_...`."""
+    """Name of the shell for which the xclbin was built, such as `xilinx_u250_...`."""
     mode: str
-    """`hw`, `hw_emu`, `sw_emu`, or the number of an unknown mode."""
+    """Execution mode: `hw`, `hw_emu`, `sw_emu`, or the number of an unknown mode."""
     arguments: Mapping[str, tuple[str, ...]]
-    """Argument names per kernel, in order."""
+    """Argument names of each kernel, in order."""
     units: Mapping[str, tuple[str, ...]]
-    """Compute unit names per kernel, in the order of their addresses."""
+    """Compute unit names of each kernel, in the order of their addresses."""
     clock_hz: float | None
-    """Frequency of the kernels' data clock; None if not stated."""
+    """Frequency of the kernels' data clock, or None if it is not stated."""
     memory_bytes: int
-    """Total size of the memory banks that kernels are linked to; 0 if not stated."""
+    """Total size of the memory banks to which kernels are linked, or 0 if it is not stated."""
     user: bytes | None
-    """Metadata attached by the builder (section USER_METADATA); None without this section."""
+    """Metadata that the builder attached (section USER_METADATA), or None."""
 
     def units_of(self, kernel: str) -> tuple[str, ...]:
         """Return the names of a kernel's compute units.
 
-        Raises DeviceUnavailableError if the kernel does not exist (the message lists the existing kernels) or
+        Raises DeviceUnavailableError if the kernel does not exist (the message lists the kernels that do) or
         has no compute unit.
         """
         if kernel not in self.arguments:
@@ -79,9 +79,9 @@ def _remedy(kernel: str) -> str:
 
 
 def read_xclbin(path: Path) -> Xclbin:
-    """Read an xclbin's kernels and compute units, without the bitstream.
+    """Read the kernels and compute units of an xclbin, without its bitstream.
 
-    Raises DeviceUnavailableError, with section and fix, if the file cannot be read or is not an xclbin.
+    Raises DeviceUnavailableError, with section and remedy, if the file cannot be read or is not an xclbin.
     """
     try:
         with path.open("rb") as file:
@@ -138,7 +138,7 @@ def _read(path: Path, file: BinaryIO) -> Xclbin:
         raise DeviceUnavailableError(f"the xclbin {path} has no section EMBEDDED_METADATA: {_REBUILD}")
     arguments, units = _kernels(path, found[EMBEDDED_METADATA])
     if IP_LAYOUT in found:
-        # Software emulation has no IP_LAYOUT; if the section exists, XRT uses it.
+        # Software emulation has no IP_LAYOUT. If the section exists, XRT uses it.
         units = _placed(path, found[IP_LAYOUT])
     return Xclbin(
         path=path,
@@ -157,7 +157,7 @@ def _text(field: bytes) -> str:
 
 
 def _kernels(path: Path, xml: bytes) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-    """Return the argument names and the linked instances per kernel."""
+    """Return the argument names and the linked instances of each kernel."""
     try:
         root = ElementTree.fromstring(xml.rstrip(b"\0"))
     except ElementTree.ParseError as error:
@@ -169,7 +169,7 @@ def _kernels(path: Path, xml: bytes) -> tuple[dict[str, tuple[str, ...]], dict[s
     for kernel in root.iterfind("platform/device/core/kernel"):
         name = kernel.get("name", "")
         numbered = [(arg.get("id", ""), arg.get("name", "")) for arg in kernel.iterfind("arg")]
-        # Arguments that the compiler adds internally have no number.
+        # Skip arguments without a number, which the compiler adds.
         ordered = sorted((int(i, 0), text) for i, text in numbered if i[:1].isdigit())
         arguments[name] = tuple(text for _, text in ordered)
         units[name] = tuple(instance.get("name", "") for instance in kernel.iterfind("instance"))
@@ -177,7 +177,7 @@ def _kernels(path: Path, xml: bytes) -> tuple[dict[str, tuple[str, ...]], dict[s
 
 
 def _placed(path: Path, layout: bytes) -> dict[str, tuple[str, ...]]:
-    """Return the compute units in the section IP_LAYOUT, named `kernel:unit`, ordered by address."""
+    """Return the compute units (`kernel:unit`) in section IP_LAYOUT by kernel, ordered by address."""
     (count,) = struct.unpack_from("<i", layout) if len(layout) >= 4 else (-1,)
     if not 0 <= count <= (len(layout) - 8) // IP.size:
         raise DeviceUnavailableError(
@@ -204,7 +204,7 @@ def _memory_bytes(topology: bytes) -> int:
 
 
 def _entries(section: bytes, count_format: str, start: int, entry: struct.Struct) -> list[tuple[Any, ...]]:
-    """Return the entries of a section: as many as its count states, but no more than fit."""
+    """Return the entries of a section: the number that it states, or fewer if it is too short."""
     if len(section) < start:
         return []
     (count,) = struct.unpack_from(count_format, section)
@@ -213,12 +213,12 @@ def _entries(section: bytes, count_format: str, start: int, entry: struct.Struct
 
 
 def read_design(xclbin: Xclbin) -> KernelDesign:
-    """Read the kernel design that the trainer in an xclbin was synthesised with.
+    """Read the design with which the trainer in an xclbin was synthesised.
 
-    The design is a JSON object with integers `pes`, `mac_rows`, `mac_cols` and `arena_words` (other keys are
-    ignored). The object is read from the section USER_METADATA if there is one, otherwise from the `.json`
-    file with the xclbin's name in the same folder. Raises DeviceUnavailableError if both are missing, or a
-    number is missing or invalid for kernels.
+    The design is a JSON object with the integers `pes`, `mac_rows`, `mac_cols` and `arena_words` (other keys
+    are ignored). It is read from the section USER_METADATA if there is one, otherwise from the `.json` file
+    with the xclbin's name in the same folder. Raises DeviceUnavailableError if both are missing, or a number
+    is missing or invalid.
     """
     json_path = xclbin.path.with_suffix(".json")
     where = f"{xclbin.path} (USER_METADATA)" if xclbin.user is not None else str(json_path)
@@ -249,14 +249,14 @@ KERNEL = "hyrt_train"
 
 
 class TrainerPrograms(Protocol):
-    """Provider of the trainer's kernel objects.
+    """Provider of kernel objects for the trainer.
 
-    An implementation may bind extra arguments after the arguments of the kernel contract.
+    An implementation may bind additional arguments after those of the kernel interface.
     """
 
     @property
     def design(self) -> KernelDesign:
-        """Design that the kernel was built with."""
+        """Design with which the kernel was built."""
         ...
 
     @property
@@ -265,12 +265,12 @@ class TrainerPrograms(Protocol):
         ...
 
     def kernel(self, unit: int) -> Any:
-        """Return a new `pyopencl.Kernel` for one compute unit; threads must not share a kernel object."""
+        """Return a new `pyopencl.Kernel` for one compute unit. Threads must not share kernel objects."""
         ...
 
 
 class XclbinPrograms:
-    """Trainer programs of an xclbin; the constructor programs the card.
+    """Trainer programs of an xclbin, with which the constructor programs the card.
 
     Raises DeviceUnavailableError if the file has no trainer with a compute unit, does not state its design,
     or is rejected by the card.
@@ -291,8 +291,8 @@ class XclbinPrograms:
                 f"{device.name.strip() or 'the card'} ({error}): build it for the card's shell, and see "
                 "XRT's message on stderr"
             ) from error
-        # An xclbin is complete and needs no build. pyopencl queries the source of every program, and would
-        # mistake XRT's error about a missing kernel for the result.
+        # An xclbin is complete and needs no build. But pyopencl queries the source of every program, and
+        # would return XRT's error about a missing kernel as the result.
         self._program._source = ""
 
     @property
@@ -304,7 +304,7 @@ class XclbinPrograms:
 
         name = self._units[unit]
         try:
-            # With the plain kernel name, XRT may omit units.
+            # With the plain name of the kernel, XRT may omit units.
             return cl.Kernel(self._program, f"{KERNEL}:{{{name}}}")
         except cl.Error as error:
             raise DeviceUnavailableError(

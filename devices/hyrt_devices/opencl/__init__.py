@@ -1,4 +1,4 @@
-"""OpenCL backend: hyrt's GNN kernels on CPUs (PoCL), GPUs of any vendor and, from binaries, FPGAs."""
+"""OpenCL backend: hyrt's GNN kernels on CPUs (PoCL), on GPUs of any vendor, and from binaries on FPGAs."""
 
 from hyrt_devices.opencl.device import OpenclDevice
 

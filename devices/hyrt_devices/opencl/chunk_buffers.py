@@ -22,23 +22,23 @@ from hyrt_devices.opencl_host.profiling import Command, spans
 
 @dataclass(slots=True)
 class ChunkSlot:
-    """Buffers of one chunk, with the events of other commands that may still use these buffers."""
+    """Buffers of one chunk, with events of the commands that may still use them."""
 
     buffers: tuple[Any, ...]
     filled: Any = None
-    """Event of the copy that fills the buffers; None once the compute queue waits for it."""
+    """Event of the copy to the buffers, or None once the compute queue waits for it."""
     used: Any = None
     """Event of the last kernel that used the buffers."""
     drained: Any = None
-    """Event of the copy that reads the buffers; None once a queue waits for it."""
+    """Event of the copy from the buffers, or None once a queue waits for it."""
     taken: list[Any] = field(default_factory=list)
-    """Events of copies by other devices that read the buffers; empty once a queue waits for these copies."""
+    """Events of the copies that other devices make from the buffers; empty once a queue waits for them."""
 
 
 class ChunkQueues:
-    """Queues for copying in, computing and copying out, synchronized by events.
+    """Queues for copies in, computations and copies out, which events synchronize.
 
-    `copy_in` and `copy_out` are `compute` itself if copies do not overlap with kernels.
+    `copy_in` and `copy_out` are equal to `compute` if copies do not overlap with kernels.
     """
 
     def __init__(self, compute: Launcher, copy_in: Launcher, copy_out: Launcher) -> None:
@@ -46,15 +46,15 @@ class ChunkQueues:
         self._in = copy_in
         self._out = copy_out
         self._all = list(dict.fromkeys((copy_in, compute, copy_out)))
-        # Events of copies to host arrays, by address: a command that reads such an array waits for its event.
+        # Events of copies to host arrays, by address. A command that reads such an array waits for the event.
         self._downloads: dict[int, Any] = {}
-        # Events of copies from host arrays: the host waits for the event before it writes to such an array.
+        # Events of copies from host arrays, by address: the host waits for the event before it writes.
         self._uploads: dict[int, Any] = {}
-        # Number of commands and of bytes in and out per queue at the start of the step.
+        # Number of commands, bytes in and bytes out of each queue at the start of the step.
         self._step_starts = [(0, 0, 0) for _ in self._all]
 
     def begin(self) -> None:
-        """Start a step; all earlier commands must have completed."""
+        """Start a step. All earlier commands must have completed."""
         self._downloads.clear()
         self._uploads.clear()
         self._step_starts = [(len(each.commands), each.in_bytes, each.out_bytes) for each in self._all]
@@ -65,7 +65,7 @@ class ChunkQueues:
             each.about = about
 
     def fill(self, slot: ChunkSlot, *arrays: NDArray[Any] | None) -> None:
-        """Copy arrays to the buffers of a slot once the buffers are idle; None leaves a buffer unchanged."""
+        """Copy arrays to a slot's buffers once these are idle. None leaves a buffer unchanged."""
         got = [self._downloads.get(array.ctypes.data) for array in arrays if array is not None]
         self._after(self._in, slot.used, slot.drained, *got, others=slot.taken)
         slot.drained, slot.taken = None, []
@@ -74,11 +74,11 @@ class ChunkQueues:
                 slot.filled = self._uploads[array.ctypes.data] = self._in.write(buffer, array)
 
     def fill_from(self, slot: ChunkSlot, buffer: Any, filled: Any, size_bytes: int) -> Any:
-        """Copy another device's buffer to a slot's first one after the event `filled`; return the event."""
+        """Copy another device's buffer to a slot's first one after event `filled`, and return the event."""
         self._after(self._in, slot.used, slot.drained, others=[filled, *slot.taken])
         slot.drained, slot.taken = None, []
         slot.filled = self._in.copy(slot.buffers[0], buffer, size_bytes)
-        # The other device waits for this event, which cannot complete before the copy is flushed.
+        # Flush now: the other device waits for this event, which cannot complete before the copy is flushed.
         self._in.flush()
         return slot.filled
 
@@ -88,7 +88,7 @@ class ChunkQueues:
             each.flush()
 
     def settle(self, array: NDArray[Any]) -> None:
-        """Wait for the copies to and from a host array."""
+        """Wait until copies to and from a host array have completed."""
         for copies in (self._downloads, self._uploads):
             event = copies.pop(array.ctypes.data, None)
             if event is not None:
@@ -96,19 +96,19 @@ class ChunkQueues:
                 event.wait()
 
     def before(self, *slots: ChunkSlot) -> None:
-        """Make the next command of `compute` wait for the copies of the slots that it will use."""
+        """Make the next command of queue `compute` wait for copies to and from the slots that it will use."""
         copies = [event for slot in slots for event in (slot.filled, slot.drained)]
         self._after(self.compute, *copies, others=[event for slot in slots for event in slot.taken])
         for slot in slots:
             slot.filled, slot.drained, slot.taken = None, None, []
 
     def after(self, *slots: ChunkSlot) -> None:
-        """Record that the last command of `compute` has used the slots."""
+        """Record that the last command of queue `compute` uses the slots."""
         for slot in slots:
             slot.used = self.compute.last
 
     def drain(self, slot: ChunkSlot, buffer: Any, array: NDArray[Any]) -> None:
-        """Copy a buffer of a slot to a host array after all kernels that are enqueued so far."""
+        """Copy a slot's buffer to a host array after all kernels enqueued so far."""
         self._after(self._out, self.compute.last, slot.filled)
         self._downloads[array.ctypes.data] = slot.drained = self._out.read(array, buffer)
 
@@ -118,11 +118,11 @@ class ChunkQueues:
             each.finish()
 
     def taken(self) -> list[Command]:
-        """Return the commands since the last call, queue by queue."""
+        """Return the commands since the last call of this method, queue by queue."""
         return [command for each in self._all for command in each.taken()]
 
     def work(self) -> ChunkStats:
-        """Return statistics of the commands since `begin`, which must have completed."""
+        """Return the statistics of the commands since `begin`, which must have completed."""
         copied: list[tuple[float, float]] = []
         computed: list[tuple[float, float]] = []
         in_bytes = out_bytes = 0
@@ -133,9 +133,9 @@ class ChunkQueues:
         return ChunkStats.from_spans(in_bytes, out_bytes, copied, computed)
 
     def _after(self, queue: Launcher, *events: Any, others: Sequence[Any] = ()) -> None:
-        """Make the next command of a queue wait for events of the other queues; a single queue is in order.
+        """Make the next command of a queue wait for events of the other queues, if there are several queues.
 
-        `others` are events of other devices, which are always waited for.
+        It always waits for `others`, which are events of other devices.
         """
         waits = [] if len(self._all) == 1 else [event for event in events if event is not None]
         waits += others
@@ -153,34 +153,34 @@ _SEVERAL = ("read", "results", "rows", "starts", "columns", "row_scale", "column
 
 @dataclass(frozen=True, slots=True)
 class ChunkBuffers:
-    """Buffers for each purpose, sized for the largest chunk; several each for data that is streamed."""
+    """Buffers by purpose, with the sizes of the largest chunk. Streamed data has several buffers."""
 
     read: tuple[Any, ...]
-    """Source rows of a gather; in a layer's backward pass its gathered rows; gradients of scores."""
+    """Source rows of a gather, gathered rows in a layer's backward pass, or gradients of scores."""
     accumulated: Any
     """Rows in which sums are accumulated."""
     results: tuple[Any, ...]
-    """Result of each product of a layer; in the backward pass, the gradient of the product's input."""
+    """Result of each product of a layer, or the gradient of its input in the backward pass."""
     rows: tuple[Any, ...]
     starts: tuple[Any, ...]
     columns: tuple[Any, ...]
-    """`rows`, `starts`, `columns`: edges of a chunk."""
+    """`rows`, `starts` and `columns` are the edges of a chunk."""
     row_scale: tuple[Any, ...]
     column_scale: tuple[Any, ...]
-    """`row_scale`, `column_scale`: factors of the edges' endpoints."""
+    """`row_scale` and `column_scale` are the scales of the edges' end points."""
     vertices: Any
-    """Vertex ids of an interval, which key dropout masks; None without dropout."""
+    """Vertex ids of an interval, which determine dropout masks; None without dropout."""
     parts: Any
     """Partial sums of a weight gradient."""
     labels: Any
     weights: Any
-    """`labels`, `weights`: labels and weights of the targets of an interval."""
+    """`labels` and `weights` belong to the targets of an interval."""
     losses: Any
     """Partial sums of losses and counts."""
 
     @classmethod
     def take(cls, lease: Lease, sizes: dict[str, list[int]]) -> ChunkBuffers:
-        """Allocate buffers of the sizes of `buffer_sizes`. Raises DeviceOutOfMemoryError."""
+        """Allocate buffers with the sizes that `buffer_sizes` returns. Raises DeviceOutOfMemoryError."""
         taken = {name: [lease.take(size, exact=True) for size in each] for name, each in sizes.items()}
         several = {name: tuple(pieces) for name, pieces in taken.items() if name in _SEVERAL}
         one: dict[str, Any] = {
@@ -192,7 +192,7 @@ class ChunkBuffers:
 def buffer_sizes(
     replica: Replica, tuning: Tuning, chunks: ChunkSizes, in_flight: int
 ) -> dict[str, list[int]]:
-    """Return the bytes of each buffer for chunks of these sizes, without slack."""
+    """Return the bytes of each buffer for chunks of these sizes, without `SLACK_BYTES`."""
     model = replica.model
     places = BufferSizes.from_model(model, chunks)
     last, parts = len(model.layers) - 1, 0
@@ -219,7 +219,7 @@ def buffer_sizes(
 def needed_bytes(
     replica: Replica, tuning: Tuning, memory: DeviceMemory, chunks: ChunkSizes, in_flight: int
 ) -> int:
-    """Return the total bytes of all buffers; `sys.maxsize` if one buffer is too large for one allocation."""
+    """Return the total bytes of all buffers, or `sys.maxsize` if one is too large to allocate."""
     sizes = buffer_sizes(replica, tuning, chunks, in_flight)
     pieces = [size + SLACK_BYTES for each in sizes.values() for size in each]
     return sys.maxsize if max(pieces) > memory.buffers.largest_bytes else sum(pieces)

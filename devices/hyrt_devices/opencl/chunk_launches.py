@@ -1,4 +1,4 @@
-"""`ChunkKernels` of an OpenCL device, and full-graph steps in chunks on this device."""
+"""Implementation of `ChunkKernels` with OpenCL, and full-graph steps in chunks on an OpenCL device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Array = NDArray[Any]
 class ChunkLaunches:
     """OpenCL implementation of `ChunkKernels`.
 
-    Rows and edges use their buffers in rotation, so that one chunk is copied while another is computed.
+    Buffers for rows and edges are used in rotation, so one chunk is copied while another is computed.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class ChunkLaunches:
         self._mask = programs.kernel("sizeless", "mask", words)
         self._accumulate: dict[tuple[int, bool, bool, bool, bool], Any] = {}
         edges = (buffers.rows, buffers.starts, buffers.columns, buffers.row_scale, buffers.column_scale)
-        # Used in rotation; the last slot is the current one.
+        # The slots are used in rotation; the last one is the current one.
         self._read = [ChunkSlot((each,)) for each in buffers.read]
         self._edges = [ChunkSlot(each) for each in zip(*edges, strict=True)]
         self._accumulated = ChunkSlot((buffers.accumulated,))
-        # Slot of the latest results in `buffers.results`.
+        # Slot with the latest results in `buffers.results`.
         self._made = ChunkSlot(())
         self._result: Any = None
         self._key = (0, 0)
@@ -85,7 +85,7 @@ class ChunkLaunches:
 
     def publish_rows(self) -> Any:
         slot = self._read[-1]
-        # Another device would wait forever for a copy that is not flushed.
+        # Flush now, because another device would wait forever for a copy that is not flushed.
         self._queues.flush()
         return slot.buffers[0], slot.filled
 
@@ -211,7 +211,7 @@ class ChunkLaunches:
             rows = buffers.results[p - 1] if p else self._at(inputs)
             product.weights(queue, buffers.parts, rows, along, replica.gradients, num, add=True)
             if p or needs_input_gradient:
-                # The product's forward result is not read again, so its buffer can be reused.
+                # The forward result of the product is not read again, so reuse its buffer.
                 out = buffers.results[p]
                 activated = rows if product.shape.masked else None
                 product.backward(queue, replica.parameters, along, activated, out, num)
@@ -252,7 +252,7 @@ class ChunkLaunches:
         return self._replica.products[layer]
 
     def _drop_layer(self, rows: Any, layer: int, vertices: Array) -> None:
-        """Apply the dropout after a layer in place, to its result or to the gradient of the result."""
+        """Apply a layer's dropout in place to the layer's result or to the gradient of the result."""
         rate = self._replica.model.layers[layer].dropout
         if rate:
             self._dropped(rows, vertices, self._products(layer)[-1].shape.n, layer + 1, rate)
@@ -270,7 +270,7 @@ class ChunkLaunches:
         )
 
     def _gathering(self, layer: int, self_rows: bool, backward: bool, rows: bool, columns: bool) -> Any:
-        """Return the kernel that accumulates a layer's sums, or (`self_rows`) the rows of the self path."""
+        """Return the kernel that accumulates a layer's sums, or its self rows if `self_rows`."""
         key = layer, self_rows, backward, rows, columns
         if key not in self._accumulate:
             described, tuning = self._replica.model.layers[layer], self._tuning
@@ -303,21 +303,21 @@ class ChunkLaunches:
 
 
 def _turn(slots: list[ChunkSlot]) -> ChunkSlot:
-    """Rotate the slots and return the next one, which is then the last."""
+    """Rotate the slots, and return the new last slot, which is the current one."""
     slots.append(slots.pop(0))
     return slots[-1]
 
 
 def _nothing() -> None:
-    """Return immediately: no command has been enqueued."""
+    """Return immediately, because no command has been enqueued."""
 
 
 class OpenclChunkMemory:
     """Implementation of `ChunkDeviceMemory` for an OpenCL device, with exact buffer sizes.
 
-    `compute` is the queue for kernels, and `new_queue` creates another one for copies; with one chunk
-    `in_flight`, a single queue runs all commands. `errors` returns a context manager that turns the driver's
-    out-of-memory errors into DeviceOutOfMemoryError.
+    `compute` is the queue for kernels, and `new_queue` creates a queue for copies. With one chunk
+    `in_flight`, a single queue runs all commands. `errors` returns a context manager that converts the
+    driver's out-of-memory errors to DeviceOutOfMemoryError.
     """
 
     def __init__(
@@ -366,7 +366,7 @@ class OpenclChunkMemory:
 
     def release(self) -> None:
         try:
-            # Wait: enqueued commands use the buffers and host arrays.
+            # Wait, because enqueued commands use the buffers and the host arrays.
             self.queues.finish()
         finally:
             self._lease.release()
@@ -378,7 +378,7 @@ class OpenclChunkMemory:
 
 
 class ChunkSteps:
-    """Full-graph steps in chunks, with the gradients of each step."""
+    """Runner of full-graph steps in chunks, which returns the gradients of each step."""
 
     def __init__(
         self,
@@ -395,7 +395,7 @@ class ChunkSteps:
     def run(
         self, batch: MiniBatch, objective: Objective | None
     ) -> tuple[float, dict[str, float], list[NDArray[np.float32]]]:
-        """Run a step and return its loss sum, counts and gradient sums, as `ChunkedTrainer.run` does."""
+        """Run a step as `ChunkedTrainer.run` does, and return its loss sum, counts and gradient sums."""
         try:
             loss_sum, counts = self._runs.run(batch, objective)
             return loss_sum, counts, self._replica.read_gradients(self._memory.queues.compute)
@@ -408,7 +408,7 @@ class ChunkSteps:
 
     @property
     def num(self) -> int | None:
-        """Number of intervals of vertices; None before the first step."""
+        """Number of vertex intervals, or None before the first step."""
         return self._runs.num
 
     def release(self) -> None:
@@ -416,11 +416,11 @@ class ChunkSteps:
         self._runs.release()
 
     def take_commands(self) -> list[Command]:
-        """Return the commands of the queues since the last call, queue by queue."""
+        """Return the commands since the last call of this method, queue by queue."""
         return self._memory.queues.taken()
 
     def abandon(self) -> None:
-        """Release only the queues for copies: the device releases the buffers."""
+        """Release only the queues for copies, because the device releases the buffers."""
         self._memory.close()
 
     def close(self) -> None:
@@ -432,7 +432,7 @@ class ChunkSteps:
 
 
 class StagedChunks:
-    """Full-graph step that will be computed in chunks; no data is on the device yet."""
+    """Full-graph step to compute in chunks, none of whose data is on the device yet."""
 
     def __init__(self, owner: object, batch: MiniBatch) -> None:
         self.owner: object = owner

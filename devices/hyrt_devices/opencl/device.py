@@ -75,9 +75,9 @@ class OpenclDevice(
 ):
     """Trainer on one OpenCL device, with hyrt's kernels.
 
-    Transfers and kernels use separate queues with separate kernel objects; events synchronize the queues.
-    `device` is a `pyopencl.Device`, possibly a sub-device of the probed one. `tuning` is by default chosen by
-    the type of device. `copier` is another sub-device whose queues copy chunks, by default `device`.
+    Transfers and kernels use separate queues and kernel objects, which events synchronize. `device` is a
+    `pyopencl.Device`, possibly a sub-device of the probed one. `tuning` depends by default on the type of
+    device. `copier` is another sub-device whose queues copy chunks, by default `device`.
     """
 
     def __init__(
@@ -108,24 +108,24 @@ class OpenclDevice(
         self._copies = Launcher(self._context, device)
         self._compute = Launcher(self._context, device)
         self._samplers: list[OpenclSampler] = []
-        # None if the device computes the objective.
+        # This is None if the device computes the objective.
         self._host_objective: Objective | None = None
         self._labels: TargetKind = "classes"
         self._listener: QueueListener | None = None
         self._replica: Replica | None = None
         self._stager: Stager | None = None
-        # None if a full graph is divided into chunks only when it does not fit.
+        # This is None if a full graph is divided into chunks only when it does not fit.
         self._chunk_options: ChunkOptions | None = None
         self._budget = HostMemoryBudget()
         self._keeper: StepCheckpointer | None = None
         self._chunks: ChunkSteps | None = None
-        # Set if the host computes the vertices and this device the edges.
+        # This is set if vertices are computed on the host and edges on this device.
         self._model: HostSaga | None = None
         self._staged = HostStaged()
         self._workers = Workers(
             options.threads, f"hyrt.{info.name}.train", on_start=use_one_torch_thread, pool=BufferPool()
         )
-        # Set if other devices compute some of the columns.
+        # This is set if other devices compute some of the columns.
         self._shared: OpenclChunkMemory | None = None
 
     @classmethod
@@ -134,7 +134,7 @@ class OpenclDevice(
 
     @classmethod
     def missing(cls) -> str:
-        """Return why devices are missing, with a fix; empty if no device is missing."""
+        """Return the reason why devices are missing, and the remedy; "" if no device is missing."""
         return "; ".join(survey().reasons)
 
     @classmethod
@@ -191,15 +191,15 @@ class OpenclDevice(
                 num_classes=replica.num_classes,
             )
         self.update(parameters)
-        # Warm up: the first launch compiles a kernel, which takes longer than a step. If even this batch does
-        # not fit, the first real mini-batch raises the error.
+        # Warm up: the first launch compiles a kernel, which takes longer than a step. If this batch does not
+        # fit, the first real mini-batch will raise the error.
         with suppress(DeviceOutOfMemoryError):
             labels = placeholder_labels(self._labels, 1, replica.num_classes)
             batch = smallest_batch(len(described.layers), replica.row_width, labels)
             self.propagate(self.transfer(batch))
 
     def _load_loops(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
-        """Load a model whose vertices the host computes and whose edges this device computes in loops."""
+        """Load a model whose vertices the host computes and whose loops over edges run on this device."""
         check_loops(model, self.info.name)
         with self._health.terminal("load"):
             if self._replica is not None:
@@ -231,7 +231,7 @@ class OpenclDevice(
             try:
                 made = OpenclSampler(self._programs, self._tuning, self._memory, queue, graph)
             except DeviceOutOfMemoryError:
-                # The topology does not fit: the host samples.
+                # The topology does not fit, so the host samples.
                 return None
             self._samplers.append(made)
             return made
@@ -254,7 +254,7 @@ class OpenclDevice(
             stager.num_cached_rows = count
 
     def trace(self, listener: QueueListener) -> None:
-        """Report the completed commands of each queue from now on: `copies`, `compute` and `sample`.
+        """Report the completed commands of the queues `copies`, `compute` and `sample` from now on.
 
         Copies of a full graph in chunks are reported as `copy in` and `copy out`.
         """
@@ -363,7 +363,7 @@ class OpenclDevice(
             self._compute.about = ""
 
     def _report_times(self, report: list[Span]) -> None:
-        """Report completed commands, with one track per copy direction to show the bottleneck."""
+        """Report completed commands, with separate tracks for copies in and out to show the bottleneck."""
         if self._listener is not None:
             for track in ("copy in", "copy out"):
                 self._listener(track, [span for span in report if span[0].startswith(track)])
@@ -377,7 +377,7 @@ class OpenclDevice(
             self._model.release()
 
     def _new_queue(self) -> Launcher:
-        """Create a queue for copies of chunks."""
+        """Create a queue that copies chunks."""
         return Launcher(self._context, self._copier)
 
     def chunk_memory(self, in_flight: int) -> OpenclChunkMemory:
@@ -435,7 +435,7 @@ class OpenclDevice(
 
 @cache
 def _part(device: Any, units: int) -> tuple[Any, str]:
-    """Return a sub-device with `units` compute units (cached), or the device if it cannot be partitioned."""
+    """Return a cached sub-device with `units` compute units, or the device if it cannot be partitioned."""
     import pyopencl as cl
 
     try:
@@ -446,7 +446,7 @@ def _part(device: Any, units: int) -> tuple[Any, str]:
 
 
 def _with_numbers(batch: MiniBatch) -> MiniBatch:
-    """Return a mini-batch for the host, with quantized rows converted to float32."""
+    """Return a mini-batch in which quantized rows are converted to float32 for the host."""
     if not isinstance(batch.inputs, QuantizedRows):
         return batch
     return replace(batch, inputs=torch.from_numpy(batch.inputs.to_float32()))

@@ -1,4 +1,4 @@
-"""Edge loops of user-defined layers on OpenCL devices."""
+"""Loops over edges for user-defined layers on OpenCL devices."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from hyrt_devices.opencl.programs import Programs, Tuning
 from hyrt_devices.opencl_host.profiling import spans
 
 Array = NDArray[Any]
-# Maximum number of vectors per value in a work item: more would leave no registers for other values.
+# Maximum number of vectors per value in a work item; more would leave no registers for other values.
 _SLOTS = 4
 
 
 class OpenclLoops:
     """Implementation of `hyrt.fullgraph.loop_device.LoopDevice` for an OpenCL device.
 
-    `queue` runs all copies and launches. `errors` returns a context manager that turns the driver's
-    out-of-memory errors into DeviceOutOfMemoryError. `report_times` receives the spans of the completed
+    `queue` runs all copies and launches. `errors` returns a context manager that converts the driver's
+    out-of-memory errors to DeviceOutOfMemoryError. `report_times` is called with the spans of completed
     commands.
     """
 
@@ -53,9 +53,9 @@ class OpenclLoops:
         self._copied: list[tuple[float, float]] = []
         self._computed: list[tuple[float, float]] = []
         self._taken: dict[int, Any] = {}
-        # Buffers over host arrays; the device reads the array in place until its buffer is released.
+        # Buffers over host arrays, which the device reads in place until the buffer is released.
         self._wrapped: dict[int, tuple[Any, Array]] = {}
-        # Other host arrays that the device may still read.
+        # Further host arrays that the device may still read.
         self._host_arrays: list[Array] = []
         self._built: dict[tuple[EdgeLoop, LoopCall], tuple[CKernel, Any]] = {}
 
@@ -86,7 +86,7 @@ class OpenclLoops:
                 self._memory.give(buffer)
             wrapped = self._wrapped.pop(id(buffer), None)
             if wrapped is not None:
-                # Queued commands may still read the array.
+                # Keep the reference, because queued commands may still read the array.
                 self._host_arrays.append(wrapped[1])
 
     def num_totals(self, loop: EdgeLoop, num_rows: int) -> int:

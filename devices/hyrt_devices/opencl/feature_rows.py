@@ -1,6 +1,4 @@
-"""Feature rows on OpenCL devices: quantized codes, the device feature cache, and aggregation kernels over
-rows.
-"""
+"""Feature rows on OpenCL devices: quantized codes, the feature cache, and aggregation kernels over rows."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ _NUMBERS = {FLOAT32: 0, FLOAT16: 1, BFLOAT16: 2, INT8: 3, INT8_COLUMNS: 3}
 
 
 def code_words(row_format: RowFormat) -> dict[str, int]:
-    """Return the constants that `codes.cl` is compiled with for a row format."""
+    """Return the constants with which `codes.cl` is compiled for a row format."""
     return {
         "FORMAT": _NUMBERS[row_format],
         "ROW_SCALED": int(row_format.scales == "row"),
@@ -43,7 +41,7 @@ def widened(
     rows: StagedRows,
     sizes: tuple[int, int],
 ) -> Any:
-    """Return a buffer from `lease` with the rows as float32; `sizes` are the numbers of rows and columns."""
+    """Return a buffer of `lease` with the rows as float32. `sizes` is (rows, columns)."""
     if not rows.format.is_quantized:
         return rows.codes
     count, width = sizes
@@ -58,10 +56,10 @@ def widened(
 
 
 class DeviceFeatureCache:
-    """Feature cache: `count` rows of frequently used vertices in device memory.
+    """Feature cache with `count` rows of frequently used vertices in device memory.
 
-    `pieces` are the rows, as in `FeatureCacheDevice.keep_rows`; `queue` must be idle. Raises
-    DeviceOutOfMemoryError, without allocated memory, if the rows do not fit.
+    `pieces` contains the rows as in `FeatureCacheDevice.keep_rows`. `queue` must be idle. Raises
+    DeviceOutOfMemoryError, after freeing all memory, if the rows do not fit.
     """
 
     def __init__(self, memory: DeviceMemory, queue: Launcher, count: int, pieces: Iterable[Rows]) -> None:
@@ -92,7 +90,7 @@ class DeviceFeatureCache:
         queue.write(self._rows.codes, codes, blocking=True, offset=start * codes[:1].nbytes)
         if quantized is not None and quantized.row_scales is not None:
             queue.write(self._rows.row_scales, quantized.row_scales, blocking=True, offset=4 * start)
-        # Drop the times of these copies, which are not reported.
+        # Discard the times of these copies, which are not reported.
         queue.taken()
 
     def joined(
@@ -104,10 +102,10 @@ class DeviceFeatureCache:
         inputs: CachedOnDevice,
         sizes: tuple[int, int],
     ) -> StagedRows:
-        """Join cached and transferred rows into the input rows of a mini-batch, as float32.
+        """Combine cached and transferred rows to the float32 input rows of a mini-batch.
 
-        `inputs` has the slots of the rows, and the rows that were transferred; `sizes` are the numbers of
-        rows and columns.
+        `inputs` contains the slots of all rows, and the rows that were transferred. `sizes` is (rows,
+        columns).
         """
         cached, sent, (count, width) = self._rows, inputs.sent, sizes
         assert cached is not None
@@ -130,16 +128,16 @@ class DeviceFeatureCache:
         return StagedRows(out)
 
     def release(self) -> None:
-        """Release the memory; idempotent."""
+        """Release the memory. Idempotent."""
         self._rows = None
         self._lease.release()
 
 
 class AggregationKernels:
-    """Kernels for weighted sums over a block and for their gradient; source rows have `width` columns.
+    """Kernels for weighted sums over a block and for their gradients, with source rows of `width` columns.
 
-    Kernels are compiled on first use, because only then is it known whether there are edge weights. If
-    `masked`, source rows are the output of a ReLU, whose gradient is then applied as well.
+    Kernels are compiled on first use, when it is known whether there are edge weights. If `masked`, source
+    rows are the output of a ReLU, whose gradient is applied too.
     """
 
     def __init__(
@@ -149,7 +147,7 @@ class AggregationKernels:
         self._tuning = tuning
         self._masked = masked
         concat = aggregation.self_path == "concat"
-        # The largest power of two that does not exceed the width of a row.
+        # Use the largest power of two up to the width of a row.
         vector = min(tuning.vector, 1 << (width.bit_length() - 1))
         vectors = ceil_div(width, vector)
         self._constants: dict[str, int | str] = {
@@ -188,7 +186,7 @@ class AggregationKernels:
     def backward(
         self, queue: Launcher, block: StagedBlock, grad: Any, activated: Any, scale: float, out: Any
     ) -> None:
-        """Compute the gradient of the source rows; with a mask, before their ReLU and dropout."""
+        """Compute the gradient of the source rows, or of the input of their ReLU and dropout if masked."""
         queue.launch(
             self._kernel("aggregate_backward", block.weights is not None),
             (ceil_div(block.num_src, self._tuning.grain),),

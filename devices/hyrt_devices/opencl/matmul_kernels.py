@@ -1,4 +1,4 @@
-"""Matrix products on OpenCL devices, with a vectorized and a tiled kernel."""
+"""Matrix products on OpenCL devices, with vectorized or tiled kernels."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class Shape:
 
     k: int
     n: int
-    """`k` and `n`: number of columns of the input rows and of the result."""
+    """Number of columns of the result; `k` is that of the input rows."""
     weight_at: int
     bias_at: int
-    """`weight_at`, `bias_at`: float offsets in the flat parameter buffer; `bias_at` is -1 without a bias."""
+    """Offset of the bias in the flat parameter buffer in floats, or -1; `weight_at` is that of the weight."""
     relu: bool
-    """Whether a ReLU follows."""
+    """Whether a ReLU follows the product."""
     transposed: bool
     """Whether the gradient of the input rows is needed."""
     masked: bool
-    """Whether the input rows are the output of a ReLU, whose gradient is then applied as well."""
+    """Whether the input rows are the output of a ReLU, whose gradient is applied too."""
 
 
 def sizeless(tuning: Tuning) -> Constants:
-    """Return the constants that the program `sizeless` is compiled with."""
+    """Return the constants with which the program `sizeless` is compiled."""
     return {
         "BLOCK": tuning.weight_block,
         "ITEMS": tuning.items,
@@ -46,13 +46,13 @@ def sizeless(tuning: Tuning) -> Constants:
 
 
 def parts_shape(tuning: Tuning, shape: Shape, rows: int) -> tuple[int, int, int, int]:
-    """Return the shape of the float32 array that holds the partial sums of a weight gradient."""
+    """Return the shape of the float32 array with the partial sums of a weight gradient."""
     chunks, panels = ceil_div(rows, tuning.weight_chunk), ceil_div(shape.n, tuning.panel)
     return chunks, panels, shape.k + 1, tuning.panel
 
 
 class _Reduction:
-    """Reduction of the partial sums of a weight gradient, in a fixed order."""
+    """Kernels that add up the partial sums of a weight gradient in a fixed order."""
 
     def __init__(self, programs: Programs, tuning: Tuning, shape: Shape) -> None:
         self._tuning = tuning
@@ -86,9 +86,9 @@ def _constants(
 
 
 class VectorMatmul:
-    """Matrix product kernels with vector registers, over weights packed into panels of columns.
+    """Matrix product kernels with vector registers, for weights that are packed in panels of columns.
 
-    `lease` allocates the panels.
+    The panels are allocated from `lease`.
     """
 
     def __init__(self, programs: Programs, tuning: Tuning, shape: Shape, lease: Lease) -> None:
@@ -146,7 +146,7 @@ class VectorMatmul:
     def backward(
         self, queue: Launcher, parameters: Any, grad: Any, activated: Any, out: Any, rows: int
     ) -> None:
-        """Compute out = grad W, then apply the gradient of the ReLU that produced the rows."""
+        """Compute out = grad W, and apply the gradient of the ReLU that produced the input rows."""
         groups = self._groups(self.shape.k, rows)
         args = (grad, self._transposed_panels, None, -1, activated, _ONE, out, rows)
         queue.launch(self._backward, groups, (1, 1), *args)
@@ -156,7 +156,7 @@ class VectorMatmul:
     ) -> None:
         """Compute the gradients of the weight and the bias from partial sums over fixed chunks of rows.
 
-        `parts` has the shape of `parts_shape`; with `add` the result is added to the existing gradients.
+        `parts` has the shape of `parts_shape`. With `add`, the result is added to the existing gradients.
         """
         groups = ceil_div(self.shape.n, self._tuning.panel), ceil_div(rows, self._tuning.weight_chunk)
         queue.launch(self._weights, groups, (1, 1), x, grad, parts, rows)
@@ -164,9 +164,9 @@ class VectorMatmul:
 
 
 class TiledMatmul:
-    """Matrix product kernels with tiles in local memory, over unpacked weights; methods as in `VectorMatmul`.
+    """Matrix product kernels with tiles in local memory, for unpacked weights.
 
-    `lease` is unused: there are no panels.
+    The methods are those of `VectorMatmul`. `lease` is not used, because there are no panels.
     """
 
     def __init__(self, programs: Programs, tuning: Tuning, shape: Shape, lease: Lease) -> None:

@@ -1,4 +1,4 @@
-"""Device memory: reused buffers within a limit, and host arrays that are read in place."""
+"""Device memory: reusable buffers within a limit, and host arrays that are read in place."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl_host.memory_pool import DeviceMemoryPool
 
 SLACK_BYTES = 256
-"""Bytes that kernels may read beyond the end of an allocated buffer."""
+"""Number of bytes that kernels may read beyond the end of a buffer's data."""
 
 
 class DeviceMemory:
-    """Thread-safe allocator of buffers; with `zero_copy`, the device shares the host's memory."""
+    """Thread-safe allocator of buffers. With `zero_copy`, the device shares the host's memory."""
 
     def __init__(
         self, context: Any, name: str, limit_bytes: int, largest_bytes: int, *, zero_copy: bool = False
@@ -35,21 +35,21 @@ class DeviceMemory:
             raise MemoryError(str(error)) from error
 
     def take(self, size_bytes: int, *, exact: bool = False) -> Any:
-        """Return an uninitialised buffer of `size_bytes` or more; DeviceOutOfMemoryError allocates no memory.
+        """Return an uninitialised buffer of at least `size_bytes`, or raise DeviceOutOfMemoryError.
 
-        With `exact` the buffer has exactly `SLACK_BYTES` more than requested.
+        With `exact`, the buffer has exactly `SLACK_BYTES` bytes more than requested.
         """
         return self.buffers.take(size_bytes + SLACK_BYTES, exact=exact)
 
     def wrap(self, array: NDArray[Any]) -> Any:
-        """Return a buffer over a host array that the device reads in place; the array must outlive it."""
+        """Return a buffer over a host array, which is read in place and must outlive the buffer."""
         import pyopencl as cl
 
         flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
         return cl.Buffer(self._context, flags, hostbuf=array)
 
     def give(self, buffer: Any) -> None:
-        """Return a buffer of `take` to the pool."""
+        """Return a buffer that `take` returned to the pool."""
         self.buffers.give(buffer)
 
 
@@ -61,17 +61,17 @@ class Lease:
         self._taken: list[Any] = []
 
     def take(self, size_bytes: int, *, exact: bool = False) -> Any:
-        """Return a buffer like `DeviceMemory.take`. Raises DeviceOutOfMemoryError."""
+        """Return a buffer as `DeviceMemory.take` does. Raises DeviceOutOfMemoryError."""
         buffer = self._memory.take(size_bytes, exact=exact)
         self._taken.append(buffer)
         return buffer
 
     def floats(self, *shape: int) -> Any:
-        """Return a float32 buffer of a shape. Raises DeviceOutOfMemoryError."""
+        """Return a buffer for a float32 array of a given shape. Raises DeviceOutOfMemoryError."""
         return self.take(4 * int(np.prod(shape, dtype=np.int64)))
 
     def place(self, queue: Launcher, array: NDArray[Any]) -> Any:
-        """Return a buffer with a C-contiguous array: copied unless the device shares memory.
+        """Return a buffer with a C-contiguous array, which is copied unless the device shares host memory.
 
         The array must not change until the last read of the buffer. Raises DeviceOutOfMemoryError.
         """
@@ -83,7 +83,7 @@ class Lease:
         return buffer
 
     def release(self) -> None:
-        """Release all buffers; idempotent."""
+        """Release all buffers. Idempotent."""
         taken, self._taken = self._taken, []
         for buffer in taken:
             self._memory.give(buffer)

@@ -15,7 +15,7 @@ from hyrt_devices.opencl_host.driver_workarounds import (
 )
 
 _INSTALL = 'pip install "hyrt[opencl]", or install a driver from the device\'s vendor'
-# Multiply-accumulates per cycle of one GPU compute unit; CPUs report their vector width.
+# Multiply-accumulates per cycle and compute unit of a GPU. CPUs report their vector width.
 _GPU_LANES = 64
 _HOST_BYTES_PER_S = 10e9
 _GPU_BYTES_PER_S = 200e9
@@ -23,14 +23,14 @@ _PCIE_BYTES_PER_S = 12e9
 
 
 def survey() -> DiscoveryResult[FoundDevice]:
-    """List the devices of all platforms; devices that do not respond or cannot compile are left out.
+    """Return the devices of all platforms, except for those that do not respond or cannot compile.
 
-    Sorted by type (GPUs, accelerators, CPUs), then by platform and name.
+    They are sorted by type (GPUs, accelerators, CPUs), then by platform and name.
     """
     ensure_driver_cache()
     if problem := pyopencl_problem():
         return DiscoveryResult([], [problem])
-    # PoCL starts its threads and loads its compiler in the first call.
+    # The first call makes PoCL start threads and load its compiler, which replaces signal handlers.
     with preserve_signal_handlers():
         return _survey()
 
@@ -60,7 +60,7 @@ def _survey() -> DiscoveryResult[FoundDevice]:
     pocl_cpu = False
     for order, device in rows:
         is_pocl = order[2] != 0 and order[0] == 2
-        # Use only the newest working PoCL: all versions run on the same cores.
+        # Use only the newest PoCL that works, because all versions run on the same cores.
         if is_pocl and pocl_cpu:
             continue
         try:
@@ -70,7 +70,7 @@ def _survey() -> DiscoveryResult[FoundDevice]:
             reasons.append(f"an OpenCL device does not respond ({error}): reinstall its driver")
             continue
         if problem is not None:
-            # Several PoCL versions share one cache folder, so their problems can be equal.
+            # Several PoCL versions share a cache folder, so their problems can be the same.
             reasons += [problem] if problem not in reasons else []
             continue
         pocl_cpu = pocl_cpu or is_pocl
@@ -89,7 +89,7 @@ def _rank(device: Any) -> int:
 
 
 def _problem(device: Any) -> str | None:
-    """Return why a device cannot be used, or None; test-compile only for generic targets."""
+    """Return why a device cannot be used, or None. Only generic targets are tested by compiling."""
     import pyopencl as cl
 
     if not device.available:
@@ -98,7 +98,7 @@ def _problem(device: Any) -> str | None:
         return f"{device.name} has no OpenCL compiler: use another device"
     if "PoCL" in device.version and (problem := driver_cache_problem()):
         return problem
-    # If its LLVM is older than the CPU, PoCL falls back to a target that its compiler may then reject.
+    # If its LLVM does not know the CPU, PoCL uses a generic target that its compiler may then reject.
     if "PoCL" in device.version and re.search(r"-generic\b", device.version):
         try:
             cl.Program(cl.Context([device]), "__kernel void nothing() {}").build(devices=[device])
@@ -111,7 +111,7 @@ def _problem(device: Any) -> str | None:
 
 
 def _maker(device: Any) -> str:
-    """Return the name of the OpenCL implementation with its version."""
+    """Return the name and version of the OpenCL implementation."""
     pocl = re.search(r"PoCL ([\w.+-]+)", device.platform.version)
     return f"PoCL {pocl[1]}" if pocl else f"{device.platform.name.strip()} {device.driver_version.strip()}"
 
@@ -132,7 +132,7 @@ def _info(index: int, device: Any) -> DeviceInfo:
         forms=("rows", "quantized", "cached", "aggregated") if shares else ("rows", "quantized", "cached"),
         host_cores=units if is_cpu else 0,
         link="host memory" if shares else "PCIe",
-        # Some drivers do not report a clock frequency.
+        # Some drivers report no clock frequency.
         rates=None
         if not clock_hz
         else Rates(

@@ -1,4 +1,4 @@
-"""Kernel sizes per type of device, and compilation of OpenCL kernels with these sizes."""
+"""Kernel sizes for each type of device, and compilation of OpenCL kernels with these sizes."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from hyrt_devices.opencl_host.driver_workarounds import preserve_signal_handlers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Compile-time sizes of kernels; independent of the number of compute units, as are the results.
+    """Compile-time sizes of kernels, which do not depend on the number of compute units; nor do results.
 
     Parameters
     ----------
     product
-        `vector`: a work item multiplies in registers; `tiled`: a work group multiplies in local memory.
+        `vector` if a work item multiplies in registers, `tiled` if a work group does in local memory.
     lanes
-        Work items that share a row of an aggregation.
+        Number of work items that share a row of an aggregation.
     vector
         Width of the widest vector, in floats.
     unroll
-        Vectors of a row that a work item holds in registers.
+        Number of vectors of a row that a work item holds in registers.
     items
-        Work items per group in kernels without shared data.
+        Number of work items per group in kernels that share no data.
     grain
-        Rows per work item (or per group of `lanes`).
+        Number of rows per work item (or per group of `lanes`).
     product_rows, product_grain
-        Rows that a work item of the vector product multiplies at once, and in total: a multiple.
+        Rows that a work item of the vector product multiplies at once, and in total (a multiple of it).
     panel
-        Columns that a work item of the vector product multiplies at once: twice `vector`. In the tiled
-        product, contiguous columns in partial sums.
+        Columns that a work item of the vector product multiplies at once, which is twice `vector`; or number
+        of contiguous columns in the tiled product's partial sums.
     weight_chunk
-        Rows per partial sum of a weight gradient.
+        Number of rows per partial sum of a weight gradient.
     weight_block
-        Weight rows that one work item packs or reduces.
+        Number of weight rows that one work item packs or reduces.
     """
 
     product: Literal["vector", "tiled"]
@@ -72,13 +72,13 @@ def _cpu(*, vector: int, rows: int, unroll: int) -> Tuning:
 
 
 CPUS = {
-    # 32 registers of 16 floats: 12 x 2 sums, 2 columns, 1 row. An aggregation uses less than half of them.
+    # 32 registers of 16 floats suffice for 12 x 2 sums, 2 columns and 1 row. Aggregations use fewer.
     16: _cpu(vector=16, rows=12, unroll=16),
-    # 16 registers: 6 x 2 sums.
+    # 16 registers suffice for 6 x 2 sums, columns and rows.
     8: _cpu(vector=8, rows=6, unroll=8),
     4: _cpu(vector=4, rows=6, unroll=8),
 }
-"""Kernel sizes for CPUs, by the compilation target's width of vector registers in floats."""
+"""Kernel sizes for CPUs, by the width of the compilation target's vector registers in floats."""
 
 GPU = Tuning(
     product="tiled",
@@ -98,9 +98,9 @@ GPU = Tuning(
 def tuning_of(device: Any) -> Tuning:
     """Return the kernel sizes for a `pyopencl.Device`.
 
-    The vector width that a CPU device reports is unreliable: some PoCL versions report the width that PoCL
-    was built for, others the width that LLVM prefers. The width of this process's CPU is used instead, unless
-    the compiler's target is generic.
+    The vector width that a CPU device reports is unreliable: some PoCL versions report the width for which
+    PoCL was built, others the width that LLVM prefers. The width of this machine's CPU is used instead,
+    unless the compiler's target is generic.
     """
     import pyopencl as cl
     import torch
@@ -115,11 +115,11 @@ def tuning_of(device: Any) -> Tuning:
 Constants = Mapping[str, int | str]
 _Key = tuple[str, frozenset[tuple[str, int | str]]]
 
-# Number of attempts to build a program.
+# Maximum number of attempts to build a program.
 _TRIES = 3
-# Maximum number of cached programs; a run has about twelve, and the oldest program is evicted.
+# Maximum number of cached programs, of which a run needs about twelve. The oldest program is evicted.
 _MAX_PROGRAMS = 128
-# Source files in `kernels/` of each program.
+# Source files of each program in `kernels/`.
 _FILES = {
     "aggregate": ("vectors", "codes", "aggregate"),
     "widen": ("vectors", "codes", "widen"),
@@ -133,9 +133,9 @@ _FILES = {
 
 
 class Programs:
-    """Thread-safe cache of programs compiled from the files in `kernels/`, one per set of constants.
+    """Thread-safe cache of programs that are compiled from the files in `kernels/`, one per set of constants.
 
-    Each call of `kernel` returns a new kernel object, because threads must not share a kernel object.
+    Each call of `kernel` returns a new kernel object, because threads must not share kernel objects.
     """
 
     def __init__(self, context: Any, device: Any) -> None:
@@ -145,13 +145,13 @@ class Programs:
         self._lock = threading.Lock()
 
     def built(self, program: str, constants: Constants) -> Any:
-        """Return a `pyopencl.Program`, compiled on first use."""
+        """Return a `pyopencl.Program`, which is compiled on first use."""
         words = [f"-D{word}={value}" for word, value in constants.items()]
         key = (program, frozenset(constants.items()))
         return self._cached(key, lambda: self._build(source_of(program), ["-cl-mad-enable", *words]))
 
     def printed(self, source: str, name: str) -> Any:
-        """Return a `pyopencl.Kernel` of generated source."""
+        """Return a new `pyopencl.Kernel` that is compiled from generated source."""
         import pyopencl as cl
 
         key = (source, frozenset[tuple[str, int | str]]())
@@ -169,8 +169,8 @@ class Programs:
         import pyopencl as cl
 
         for _ in range(_TRIES - 1):
-            # Processes share PoCL's cache of compiled kernels: a concurrent build of the same kernel, or a
-            # process killed while it writes, occasionally makes a build fail.
+            # Retry: processes share PoCL's cache of compiled kernels, so a build may fail if another process
+            # builds the same kernel or is killed while it writes.
             with suppress(cl.RuntimeError):
                 return self._build_once(source, options)
         return self._build_once(source, options)
@@ -184,8 +184,8 @@ class Programs:
     def kernel(self, program: str, name: str, constants: Constants) -> Any:
         """Return a new `pyopencl.Kernel` of a program compiled with `constants`.
 
-        Programs are `aggregate`, `widen`, `join`, `place`, `product_vector`, `product_tiled`, `sizeless`
-        (kernels that are independent of the model's sizes) and `sample`.
+        The programs are `aggregate`, `widen`, `join`, `place`, `product_vector`, `product_tiled`, `sample`
+        and `sizeless` (kernels that do not depend on the model's sizes).
         """
         import pyopencl as cl
 
@@ -197,9 +197,9 @@ _SHARED_LOCK = threading.Lock()
 
 
 def shared_programs(device: Any) -> Programs:
-    """Return the programs of a `pyopencl.Device`, shared in one context by all users in this process.
+    """Return the programs of a `pyopencl.Device` and its context, which all its users in the process share.
 
-    Rebuilding a program takes tens of milliseconds even if the driver has cached it.
+    They are shared because building a program takes tens of milliseconds even if the driver has cached it.
     """
     import pyopencl as cl
 
@@ -210,7 +210,7 @@ def shared_programs(device: Any) -> Programs:
 
 
 def forget_programs(device: Any) -> None:
-    """Discard a device's context after a failure; the next open creates a new context."""
+    """Discard the context of a device after a failure, so that the next open creates a new context."""
     with _SHARED_LOCK:
         _SHARED.pop(device, None)
 

@@ -1,4 +1,4 @@
-"""Model replica on the device: its parameters, and one step over a staged mini-batch."""
+"""Model replica on an OpenCL device: its parameters, and steps over staged mini-batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hyrt_devices.opencl.staged import CachedOnDevice, StagedBatch, StagedBlock,
 
 
 class Replica:
-    """Forward and backward pass as kernel launches; parameters and gradients stay on the device.
+    """Model replica that computes steps by kernel launches. Parameters and gradients stay on the device.
 
     `parameters` are the trainable parameters, in the order of gradients and updates. Raises
     UnsupportedModelError if two layers share a parameter, and DeviceOutOfMemoryError if the weights do not
@@ -122,9 +122,9 @@ class Replica:
         return self._ends[-1]
 
     def update(self, queue: Launcher, parameters: Sequence[torch.Tensor]) -> None:
-        """Set new weights; the copy completes before any command that is enqueued later."""
+        """Set new weights. The copy completes before any command that is enqueued later."""
         check_parameters(parameters, self._shapes)
-        # The copy of the last update may still read this host array.
+        # Wait, because the copy of the previous update may still read this host array.
         queue.finish()
         for start, end, parameter in zip(self._starts, self._ends, parameters, strict=True):
             self._weights[start:end] = parameter.detach().to("cpu", torch.float32).numpy().ravel()
@@ -144,8 +144,8 @@ class Replica:
     ) -> tuple[float, dict[str, float], list[NDArray[np.float32]]]:
         """Compute the loss sum, counts and gradient sums of a staged mini-batch with at least one target.
 
-        The host computes `objective` from the scores (None: classification on the device). Raises
-        DeviceOutOfMemoryError if the step does not fit; all of its buffers are released.
+        The host computes `objective` from the scores; None means classification on the device. Raises
+        DeviceOutOfMemoryError if the step does not fit, after releasing all of its buffers.
         """
         lease = Lease(self._memory)
         try:
@@ -173,7 +173,7 @@ class Replica:
                 queue.read(results, self.results)
             gradients = self.read_gradients(queue)
         finally:
-            # A single wait, also after an error: enqueued commands still use the buffers.
+            # Wait only here, and also after an error, because enqueued commands still use the buffers.
             queue.finish()
             lease.release()
         if host is not None:
@@ -181,7 +181,7 @@ class Replica:
         return float(results[0]), {"correct": int(results[1]), "targets": staged.targets}, gradients
 
     def read_gradients(self, queue: Launcher) -> list[NDArray[np.float32]]:
-        """Wait for the queue and return the gradient of each parameter."""
+        """Wait for the queue, and return the gradient of each parameter."""
         flat = np.empty(self._ends[-1], np.float32)
         queue.read(flat, self.gradients)
         queue.finish()
@@ -195,7 +195,7 @@ class Replica:
     def _forward(
         self, queue: Launcher, lease: Lease, staged: StagedBatch
     ) -> tuple[list[Any], list[list[Any]]]:
-        """Return each layer's combined input, and the results of its products, the last one after dropout."""
+        """Return each layer's combined input and the results of its products, the last after dropout."""
         input_rows = staged.inputs
         assert input_rows is not None
         sizes = staged.blocks[0].num_src, self.row_width
@@ -284,7 +284,7 @@ class Replica:
                 grad = out
 
     def _drop_layer(self, queue: Launcher, staged: StagedBatch, i: int, rows: Any) -> None:
-        """Apply the dropout after layer i in place, to its result or to the gradient of the result."""
+        """Apply the dropout of layer i in place to the layer's result or to the gradient of the result."""
         rate = self.model.layers[i].dropout
         if rate:
             block = staged.blocks[i]

@@ -1,4 +1,4 @@
-"""Neighbour sampling on the device, bit-identical to sampling on the host."""
+"""Neighbour sampling on the device, with the same bits as on the host."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OpenclSampler:
         self._memory = memory
         self._queue = launcher
         self.listener: QueueListener | None = None
-        """Called with the spans of completed commands if the run is traced."""
+        """Function that is called with the spans of completed commands if the run is traced."""
         self._graph = graph
         self._lease = Lease(memory)
         self._kernels: dict[np.dtype[Any], Any] = {}
@@ -55,9 +55,9 @@ class OpenclSampler:
             raise
 
     def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
-        """Sample neighbours; see `HopSampler`.
+        """Sample neighbours as described at `HopSampler.draw`.
 
-        Raises DeviceOutOfMemoryError if the hop does not fit; all of its buffers are released.
+        Raises DeviceOutOfMemoryError if the hop does not fit, after releasing all of its buffers.
         """
         graph, num = self._graph, len(vertices)
         degrees = np.empty(num, np.int32)
@@ -102,7 +102,7 @@ class OpenclSampler:
         return Hop(degrees, offsets, neighbors)
 
     def close(self) -> None:
-        """Release the topology's buffers; idempotent."""
+        """Release the topology's buffers. Idempotent."""
         self._queue.close()
         self._lease.release()
         self._kernels = {}

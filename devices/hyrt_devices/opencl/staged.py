@@ -1,4 +1,4 @@
-"""Staging of mini-batches: copies to the device, and full graphs that stay there."""
+"""Staging of mini-batches: copies to the device, and full graphs that stay on the device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hyrt_devices.opencl_host.batch_check import input_values
 
 @dataclass(slots=True)
 class StagedBlock:
-    """Buffers of one block; None if the layer does not need the buffer."""
+    """Buffers of one block. A buffer that the layer does not need is None."""
 
     num_dst: int
     num_src: int
@@ -48,7 +48,7 @@ class StagedBlock:
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """Rows on the device, as float32 or as codes; scales are None if the format has no such scales."""
+    """Rows on the device, as float32 or as quantized codes. Scales are None if the format has none."""
 
     codes: Any
     format: RowFormat = FLOAT32
@@ -61,7 +61,7 @@ class CachedOnDevice:
     """Input rows of a mini-batch that are partly in the device's feature cache."""
 
     places: Any
-    """`CachedRows.slots`."""
+    """Buffer with `CachedRows.slots`."""
     sent: StagedRows
 
 
@@ -72,7 +72,7 @@ class StagedBatch:
     owner: object
     targets: int
     normalizer: float
-    # Number of score rows: the targets, or more if the targets are only some of the rows.
+    # Number of rows in the scores: one per target, or more if only some of the rows are targets.
     rows: int
     blocks: list[StagedBlock] = field(default_factory=list)
     inputs: StagedRows | CachedOnDevice | None = None
@@ -80,24 +80,24 @@ class StagedBatch:
     aggregated: bool = False
     labels: Any = None
     target_weights: Any = None
-    # Used if the host computes the loss: labels [n] int64, weights [n] float32 or None, row indices or None.
+    # Set if the host computes the loss: labels [n] int64, weights [n] float32 or None, row indices or None.
     host_labels: NDArray[Any] | None = None
     host_weights: NDArray[Any] | None = None
     host_rows: NDArray[Any] | None = None
     events: list[Any] = field(default_factory=list)
     lease: Lease | None = None
-    # Host arrays that the device may still read.
+    # Host arrays that the device may still be reading.
     cached: list[Any] = field(default_factory=list)
-    # Owner of the buffers if they stay on the device for further steps, and the mini-batch.
+    # Owner of the buffers, and its mini-batch, if the buffers stay on the device for further steps.
     resident: StagedGraph | None = None
     whole_batch: MiniBatch | None = None
 
     def release(self) -> None:
-        """Release the buffers after the copies into them have completed; idempotent."""
+        """Wait for the copies to the buffers and release the buffers. Idempotent."""
         import pyopencl as cl
 
         for event in self.events:
-            # An error of the copy has already been raised by the step that waited for it.
+            # If a copy failed, the step that waited for it has already raised the error.
             with suppress(cl.Error):
                 event.wait()
         self.events = []
@@ -114,8 +114,8 @@ class StagedBatch:
 class StagedGraph:
     """Mini-batch of the full graph, whose buffers are shared by all steps.
 
-    The buffers are released when another graph has replaced this one and no step uses them. The copies of
-    `staged`, the first step, have completed.
+    The buffers are released when another graph has replaced this one and no step uses them any more. The
+    copies of the first step, `staged`, have completed.
     """
 
     def __init__(self, whole: FullGraph, staged: StagedBatch) -> None:
@@ -125,7 +125,7 @@ class StagedGraph:
         self._lock = threading.Lock()
 
     def step(self, batch: MiniBatch) -> StagedBatch:
-        """Return another step with the same buffers."""
+        """Return the staged mini-batch of another step, with the same buffers."""
         with self._lock:
             self._users += 1
         blocks = [
@@ -143,7 +143,7 @@ class StagedGraph:
         )
 
     def leave(self) -> None:
-        """Drop one reference to the buffers; called once per step, and once by the creator."""
+        """Drop one reference to the buffers. Called once per step, and once by the creator."""
         with self._lock:
             self._users -= 1
             is_last = not self._users
@@ -152,9 +152,9 @@ class StagedGraph:
 
 
 class Stager:
-    """Stager of mini-batches: used in place if the device shares host memory, otherwise copied.
+    """Stager of mini-batches, which are used in place if the device shares host memory, otherwise copied.
 
-    `widths` are the width of the first layer's aggregate, and that of the input rows.
+    `widths` contains the width of the first layer's aggregate and that of the input rows.
     """
 
     def __init__(
@@ -181,9 +181,9 @@ class Stager:
             self._resident = None
 
     def stage(self, batch: MiniBatch, owner: Any) -> StagedBatch:
-        """Start the copies of a mini-batch; copies of a full graph are reused by all later steps.
+        """Start copying a mini-batch. The copies of a full graph are reused by all later steps.
 
-        Raises DeviceOutOfMemoryError if the mini-batch does not fit (all of its buffers are released), and
+        Raises DeviceOutOfMemoryError if the mini-batch does not fit, after releasing all of its buffers, and
         ValueError or TypeError if it does not match the model.
         """
         if batch.full_graph is None or not len(batch.targets):
@@ -197,7 +197,7 @@ class Stager:
             )
         self.forget()
         first = self._stage(batch, owner)
-        # Wait now: later steps need not wait for copies.
+        # Wait now, so that later steps need not wait for copies.
         self._launcher.finish()
         events, first.events = first.events, []
         self._resident = StagedGraph(batch.full_graph, first)
@@ -226,7 +226,7 @@ class Stager:
         try:
             self._fill(staged, batch, values)
         except BaseException:
-            # A copy into a buffer that is about to be reused may still be running.
+            # Wait: a copy to a buffer that is about to be reused may still be running.
             self._launcher.finish()
             staged.release()
             raise
@@ -264,10 +264,10 @@ class Stager:
         staged.host_labels, staged.host_weights = batch.labels, batch.target_weights
         staged.host_rows = batch.target_rows
         if not batch.has_classes:
-            return  # The host computes the objective of labels that are not classes.
+            return  # Labels that are not classes are not copied: the host computes their objective.
         labels, weights = batch.labels, batch.target_weights
         if batch.target_rows is not None:
-            # Score rows that are not targets have the label -1.
+            # Rows of the scores that are not targets have the label -1.
             labels = np.full(staged.rows, -1, np.int64)
             labels[batch.target_rows] = batch.labels
             if weights is not None:
@@ -278,14 +278,14 @@ class Stager:
             staged.target_weights = self._place(staged, weights, np.float32)
 
     def _block(self, staged: StagedBatch, i: int, block: Block, shared: dict[Any, Any] | None) -> StagedBlock:
-        """Place a block's arrays; `shared` holds the buffers of arrays that full-graph blocks share."""
+        """Place the arrays of a block. `shared` contains buffers that full-graph blocks share."""
         layer, out = self._model.layers[i], StagedBlock(block.num_dst, block.num_src, block.seed, block.step)
 
         def place(staged: StagedBatch, array: NDArray[Any], dtype: type) -> Any:
             if shared is None:
                 return self._place(staged, array, dtype)
             if id(array) not in shared:
-                # The reference to the array keeps its id unique.
+                # Store a reference to the array too, so that its id stays unique.
                 shared[id(array)] = array, self._place(staged, array, dtype)
             return shared[id(array)][1]
 

@@ -1,1 +1,1 @@
-"""Host-side code shared by all trainers that are driven through OpenCL."""
+"""Host code that all trainers with OpenCL share."""

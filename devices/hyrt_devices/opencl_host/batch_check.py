@@ -1,4 +1,4 @@
-"""Checks of a mini-batch's input rows, and the smallest mini-batch for warm-up."""
+"""Checks of a mini-batch's input rows, and a minimal mini-batch for warm-up."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def input_values(
     quantized: bool = False,
     cached_rows: int = 0,
 ) -> torch.Tensor | QuantizedRows | CachedRows:
-    """Check a mini-batch with at least one target and return its input: its rows, or their first aggregate.
+    """Check a mini-batch with at least one target, and return its inputs: rows or their first aggregate.
 
-    `aggregated_width` is None if the device accepts rows only. `cached_rows` is the number of rows in the
+    `aggregated_width` is None if the device accepts only rows. `cached_rows` is the number of rows in the
     device's feature cache, or 0 if the device does not accept `CachedRows`. Raises ValueError or TypeError if
     the mini-batch does not match the model.
     """
@@ -69,7 +69,7 @@ def _checked(rows: QuantizedRows, shape: tuple[int, int]) -> QuantizedRows:
 
 
 def smallest_batch(layers: int, width: int, labels: NDArray[Any]) -> MiniBatch:
-    """Return a mini-batch of one target with these labels, whose only neighbour in every layer is itself."""
+    """Return a mini-batch with these labels of one target, whose only neighbour in every layer is itself."""
     one = np.ones(1, np.int32)
     vertex = np.zeros(1, np.int32)
     blocks = [

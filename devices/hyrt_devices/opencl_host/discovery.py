@@ -1,4 +1,4 @@
-"""Results of device discovery, and opening of a discovered device."""
+"""Results of device discovery, and errors when a discovered device is opened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hyrt.errors import DeviceUnavailableError
 
 @dataclass(frozen=True, slots=True)
 class FoundDevice:
-    """Device that can be opened."""
+    """Device that was found and can be opened."""
 
     info: DeviceInfo
     device: Any
@@ -24,18 +24,18 @@ F = TypeVar("F", bound=FoundDevice)
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryResult(Generic[F]):
-    """Devices that were found, and the reasons for missing devices."""
+    """Devices that were found, and the reasons why others are missing."""
 
     found: list[F]
-    """In a stable order."""
+    """Devices in a stable order."""
     reasons: list[str]
-    """Problems of the devices that were left out, with fixes."""
+    """Problems of the other devices, with remedies."""
 
     def of(self, info: DeviceInfo, otherwise: str) -> F:
-        """Return the device that an earlier `probe` described.
+        """Return the device that an earlier call of `probe` described.
 
-        Raises DeviceUnavailableError if the device is no longer available; the message has the reasons, or
-        `otherwise` without reasons.
+        Raises DeviceUnavailableError if the device is no longer available. The message contains the reasons,
+        or `otherwise` if there are none.
         """
         for found in self.found:
             if found.info.index == info.index:
@@ -46,7 +46,7 @@ class DiscoveryResult(Generic[F]):
 
 
 def pyopencl_problem() -> str:
-    """Return why pyopencl cannot be imported, with a fix; empty if it can be imported."""
+    """Return the reason why pyopencl cannot be imported, and the remedy; "" if it can be imported."""
     try:
         import pyopencl  # noqa: F401
     except (ImportError, OSError) as error:
@@ -56,7 +56,7 @@ def pyopencl_problem() -> str:
 
 @contextmanager
 def opening(info: DeviceInfo, remedy: str) -> Iterator[None]:
-    """Turn an OpenCL error during the opening of a device into DeviceUnavailableError with `remedy`."""
+    """Convert OpenCL errors in the block, which opens a device, to DeviceUnavailableError with `remedy`."""
     import pyopencl as cl
 
     try:

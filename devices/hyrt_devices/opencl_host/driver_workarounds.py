@@ -1,5 +1,5 @@
-"""Workarounds for OpenCL drivers: compiler reports, replaced signal handlers, and damaged or unusable program
-caches.
+"""Workarounds for OpenCL drivers that report successful builds, replace signal handlers, or have damaged or
+unusable program caches.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from hyrt.formatting import format_bytes
 from hyrt.runtime.files import write_atomically
 from hyrt.runtime.shutdown import STOP_SIGNALS
 
-# Warning filters are per process: without a lock, a thread could restore another thread's filters.
+# Warning filters belong to the process: without a lock, a thread could restore the filters of another thread.
 _LOCK = threading.Lock()
 
 
 @contextmanager
 def reports_ignored() -> Iterator[None]:
-    """Suppress pyopencl's warnings about compiler reports of successful builds, in one thread at a time.
+    """Suppress pyopencl's warnings about reports of successful builds, in one thread at a time.
 
-    pyopencl warns about any report, for example about vectors that are wider than the processor's.
+    pyopencl warns about any compiler report, for example that vectors are wider than the processor's.
     """
     import pyopencl as cl
 
@@ -43,18 +43,18 @@ def reports_ignored() -> Iterator[None]:
         yield
 
 
-# Upper bound of the size of `struct sigaction` on any system.
+# Upper bound on the size of `struct sigaction` on any system.
 _ACTION_BYTES = 512
 
 
 @contextmanager
 def preserve_signal_handlers() -> Iterator[None]:
-    """Restore the signal handlers after the block, and block the signals in threads that the block starts.
+    """Restore the signal handlers at the end of the block, and block signals in threads that it starts.
 
     PoCL compiles with LLVM, which replaces the handlers: on a signal, LLVM first removes the files that it is
-    writing, so that the current build fails. PoCL's threads also start a linker, which Ctrl-C in a terminal
-    terminates; PoCL then aborts the process. Threads and processes inherit the blocked signals of the thread
-    that starts them. Handlers that are set in Python during the block are kept.
+    writing, so the current build fails. PoCL's threads also start a linker. If Ctrl-C in a terminal
+    terminates the linker, PoCL aborts the process. Threads and processes inherit the blocked signals of the
+    thread that starts them. Handlers that are set in Python during the block are not changed.
     """
     before = {number: (signal.getsignal(number), _action(number)) for number in STOP_SIGNALS}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -75,7 +75,7 @@ def _action(number: int) -> bytes:
 
 
 def _function(action: bytes) -> bytes:
-    """Return the handler's address, the first field of `struct sigaction`; the last field may be unset."""
+    """Return the first field of `struct sigaction`, the handler's address. The last field may be unset."""
     return action[: ctypes.sizeof(ctypes.c_void_p)]
 
 
@@ -85,9 +85,9 @@ _ELF = b"\x7fELF"
 
 
 def remove_damaged(folder: Path) -> int:
-    """Remove programs with damaged files from a cache of PoCL, and return the number of removed programs.
+    """Remove programs with damaged files from a PoCL cache, and return the number of removed programs.
 
-    PoCL compiles these programs again. A file is damaged if it differs from the checksum that
+    PoCL will recompile these programs. A file is damaged if it does not match the checksum that
     `save_checksums` saved. PoCL renames only complete files, so a file without a checksum is damaged if it is
     shorter than its headers state. `folder` need not exist.
     """
@@ -96,7 +96,7 @@ def remove_damaged(folder: Path) -> int:
     for file in _files(folder):
         try:
             content = file.read_bytes()
-        except OSError:  # Another process has removed it.
+        except OSError:  # Another process has already removed the program.
             continue
         expected = checksums.get(str(file.relative_to(folder)))
         if _checksum(content) != expected and (expected is not None or not _is_complete(content)):
@@ -129,7 +129,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _program_folder(folder: Path, file: Path) -> Path:
-    """Return the folder of the program that a file belongs to: `AB/CDEF...`."""
+    """Return the folder of the program to which a file belongs, `AB/CDEF...`."""
     return folder.joinpath(*file.relative_to(folder).parts[:2])
 
 
@@ -138,14 +138,14 @@ def _checksum(content: bytes) -> str:
 
 
 def _is_complete(content: bytes) -> bool:
-    """Return whether a file of bitcode or machine code has the length that its headers state."""
+    """Return whether a file of bitcode or machine code is as long as its headers state."""
     try:
         if content[:4] == _ELF:
             start, size, count = struct.unpack_from("<Q10xHH", content, 40)
             return bool(start + size * count <= len(content))
         position = 4 if content[:4] == _BITCODE else len(content) + 1
         while position < len(content):
-            # Blocks start with a word whose two lowest bits are 1, and the number of words that follow.
+            # A block starts with a word whose two lowest bits are 1, and the number of words that follow.
             word, length = struct.unpack_from("<II", content, position)
             position = position + 8 + 4 * length if word & 3 == 1 else len(content) + 1
         return position == len(content)
@@ -153,15 +153,15 @@ def _is_complete(content: bytes) -> bool:
         return False
 
 
-# Space for the kernels of a few runs and for temporary files of the compiler.
+# Minimum free space, for the kernels of a few runs and temporary files of the compiler.
 _MIN_BYTES = 16 << 20
 
 
 def ensure_driver_cache() -> None:
-    """Set a temporary cache folder for PoCL if its cache cannot be written or has no space left.
+    """Set a temporary cache folder for PoCL if its cache is not writable or the disk is full.
 
-    Every process then compiles the kernels again. If pyopencl's cache is unusable, it is disabled, because
-    pyopencl refuses to launch kernels without a writable cache. Call this function before importing pyopencl.
+    Every process then recompiles the kernels. If pyopencl's cache is unusable, it is disabled, because
+    otherwise pyopencl refuses to launch kernels. Call this function before importing pyopencl.
     """
     if _unusable(user_cache_dir()):
         os.environ.setdefault("PYOPENCL_NO_CACHE", "true")
@@ -188,7 +188,7 @@ def ensure_driver_cache() -> None:
 
 
 def driver_cache_problem() -> str:
-    """Return why PoCL's cache is unusable, with a fix; empty if the cache is usable."""
+    """Return the reason why PoCL's cache is unusable, and the remedy; "" if it is usable."""
     cache_folder = _folder()
     problem = _unusable(cache_folder)
     return problem and (
@@ -197,7 +197,7 @@ def driver_cache_problem() -> str:
 
 
 def _folder() -> Path:
-    """Return PoCL's cache folder; like PoCL, use the environment variables without expansion."""
+    """Return PoCL's cache folder. As in PoCL, environment variables are not expanded."""
     named, cache = os.environ.get("POCL_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
     if named is not None:
         return Path(named)
@@ -205,8 +205,8 @@ def _folder() -> Path:
 
 
 def _unusable(folder: Path) -> str:
-    """Return why a folder, which need not exist yet, is unusable; empty if the folder is usable."""
-    # Unlike os.path.exists, Path.exists raises if a parent folder is not accessible.
+    """Return the reason why a folder, which need not exist yet, is unusable, or ""."""
+    # Path.exists would raise an error if a parent folder is not accessible.
     while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):

@@ -13,11 +13,11 @@ from hyrt.errors import DeviceOutOfMemoryError
 from hyrt.formatting import format_bytes
 
 PAGE_BYTES = 4096
-"""Sizes are rounded up to pages; XRT reads page-aligned host memory without an internal copy."""
+"""Page size: sizes are whole pages, because XRT reads page-aligned memory without an internal copy."""
 
 
 class PooledBuffer(Protocol):
-    """Memory that is allocated once and released once: a `pyopencl.Buffer` or a wrapper of one."""
+    """Buffer of the pool: a `pyopencl.Buffer` or a wrapper around one."""
 
     @property
     def size(self) -> int: ...
@@ -36,9 +36,9 @@ class DeviceMemoryPool(Generic[P]):
     """Thread-safe pool of buffers, which checks the limit before each allocation.
 
     Some implementations report more memory than exists. `limit_bytes` is the maximum total size of all
-    buffers, and `largest_bytes` that of one buffer. `make` allocates a buffer for a place with the given
-    bytes, and raises MemoryError if the device has no room. `explain` returns the purpose of a buffer and a
-    fix for a lack of memory, from the place, the requested bytes and the buffers in use.
+    buffers, and `largest_bytes` that of one buffer. `make(place, bytes)` allocates a buffer, and raises
+    MemoryError if the device is full. `explain` returns the purpose of a buffer and a remedy for a lack of
+    memory, given the place, the requested bytes and the buffers in use.
     """
 
     def __init__(
@@ -55,27 +55,27 @@ class DeviceMemoryPool(Generic[P]):
         self._make = make
         self._explain = explain
         self._lock = threading.Lock()
-        # Free buffers per place, in ascending order of size.
+        # Free buffers by place, in ascending order of size.
         self._free: dict[Hashable, list[P]] = {}
         self._lent: dict[int, P] = {}
-        # Ids of the lent buffers that are freed on return.
+        # Ids of the buffers in use that are freed when they are returned.
         self._exact: set[int] = set()
         self.allocated_bytes = 0
         self.peak_bytes = 0
-        """Highest total size so far of all buffers, in use or free."""
+        """Maximum total size of all buffers, in use or free, so far."""
 
     @property
     def used_bytes(self) -> int:
-        """Total size of the buffers in use."""
+        """Total size of the buffers in use in bytes."""
         with self._lock:
             return sum(map(_size, self._lent.values()))
 
     def take(self, min_bytes: int, place: Hashable = None, *, exact: bool = False) -> P:
         """Return an uninitialised buffer of at least `min_bytes` bytes for a place.
 
-        With `exact` the buffer is newly allocated with exactly `min_bytes` bytes and freed on return, so that
-        the remaining memory is known in advance. Raises DeviceOutOfMemoryError, without allocated memory, if
-        the buffer does not fit.
+        With `exact`, a buffer of exactly `min_bytes` bytes is allocated, and freed when it is returned, so
+        that the remaining memory is known in advance. Raises DeviceOutOfMemoryError, and allocates nothing,
+        if the buffer does not fit.
         """
         with self._lock:
             free = [] if exact else self._free.get(place, [])
@@ -88,7 +88,7 @@ class DeviceMemoryPool(Generic[P]):
             return piece
 
     def give(self, piece: P, place: Hashable = None) -> None:
-        """Return a buffer of `take` to the pool."""
+        """Return a buffer that `take` returned to the pool."""
         with self._lock:
             if self._lent.pop(id(piece), None) is None:
                 return
@@ -100,7 +100,7 @@ class DeviceMemoryPool(Generic[P]):
             piece.release()
 
     def close(self) -> None:
-        """Free all buffers, including buffers in use."""
+        """Free all buffers, including those in use."""
         with self._lock:
             self._drop_free()
             lent, self._lent = self._lent, {}
@@ -110,7 +110,7 @@ class DeviceMemoryPool(Generic[P]):
             self.allocated_bytes = 0
 
     def _new(self, place: Hashable, min_bytes: int, *, exact: bool) -> P:
-        # Slightly larger than requested, because the sizes of successive steps differ.
+        # Allocate a little more than requested, because the sizes of successive steps differ.
         roomy = min_bytes if exact else whole_pages(min_bytes + min_bytes // 8)
         chosen = max(min_bytes, min(roomy, _pages_within(self.largest_bytes)))
         if self.allocated_bytes + chosen > self.limit_bytes:
@@ -127,7 +127,7 @@ class DeviceMemoryPool(Generic[P]):
         return piece
 
     def _made(self, place: Hashable, chosen: int) -> P:
-        """Allocate a buffer; if the device is full below the limit, free the unused buffers and retry."""
+        """Allocate a buffer. If the device is full below the limit, free unused buffers and retry."""
         try:
             return self._make(place, chosen)
         except MemoryError:
@@ -164,10 +164,10 @@ class DeviceMemoryPool(Generic[P]):
 def memory_errors(
     pattern: str, memory: DeviceMemoryPool[Any], doing: str, remedy: str = ""
 ) -> Iterator[None]:
-    """Turn an OpenCL error that means a lack of device memory into DeviceOutOfMemoryError.
+    """Convert OpenCL errors in the block that mean a lack of device memory to DeviceOutOfMemoryError.
 
-    `pattern` is a regular expression that matches the text of such an error. The message has the operation
-    `doing` and `remedy`.
+    `pattern` is a regular expression that matches the text of such an error. The message contains the
+    operation `doing` and `remedy`.
     """
     import pyopencl as cl
 

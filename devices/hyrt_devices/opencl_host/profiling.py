@@ -1,4 +1,4 @@
-"""Times of a queue's commands, on the device's clock."""
+"""Times of a queue's commands on the device clock."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from hyrt.device import Span
 
 Command = tuple[Any, Any]
-"""Name of a command, or the kernel that it runs, with the command's event."""
+"""Name of a command (or the kernel that it runs), and the command's event."""
 
 
 def spans(commands: Sequence[Command]) -> list[Span]:
-    """Return the names and times of commands, which must have completed."""
+    """Return the name, start and end of each command. The commands must have completed."""
     return [
         (kernel if isinstance(kernel, str) else kernel.function_name, *_times(event))
         for kernel, event in commands
@@ -20,9 +20,7 @@ def spans(commands: Sequence[Command]) -> list[Span]:
 
 
 def span_s(events: Sequence[Any]) -> float:
-    """Return the seconds from the first start to the last end of the commands, all of which must have
-    completed.
-    """
+    """Return the seconds between the first start and the last end of commands that have completed."""
     if not events:
         return 0.0
     starts, ends = zip(*map(_times, events), strict=True)
@@ -30,7 +28,7 @@ def span_s(events: Sequence[Any]) -> float:
 
 
 def _times(event: Any) -> tuple[int, int]:
-    """Return start and end in nanoseconds; `event.profile` would be ten times slower."""
+    """Return start and end in nanoseconds. `event.profile` would be ten times slower."""
     import pyopencl as cl
 
     return event.get_profiling_info(cl.profiling_info.START), event.get_profiling_info(cl.profiling_info.END)
