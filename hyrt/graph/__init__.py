@@ -1,4 +1,4 @@
-"""Graph storage: formats, checks and generators. Names are imported on first use, so this import is cheap."""
+"""Graph storage: formats, checks and generators. Names are imported on first use, to keep imports fast."""
 
 from __future__ import annotations
 

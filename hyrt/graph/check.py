@@ -1,5 +1,5 @@
-"""Checks of dataset arrays in chunks, and conversion of other libraries' labels. Errors name the key and the
-position of the first violation.
+"""Checks of dataset arrays in chunks, and conversion of labels from other libraries. Errors have the key and
+the position of the first violation.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ BoolArray = NDArray[np.bool_]
 
 CHUNK = 1 << 20
 MAX_EDGE_TYPES = 1 << 24
-"""Maximum number of edge types: float32 represents all integers below it exactly."""
+"""Maximum number of edge types, because float32 represents only smaller integers exactly."""
 
 
 _INDPTR = "compute it as numpy.concatenate([[0], numpy.cumsum(lengths)]) from the row lengths"
 
 
 def reject(source: str, key: str, problem: str) -> DataError:
-    """Return the error for one key of a dataset. A problem that starts with "has" or "is" follows the key
-    without a colon.
+    """Return the error for a key of a dataset. If the problem begins with "has" or "is", there is no colon
+    after the key.
     """
     colon = "" if problem.startswith(("has ", "is ")) else ":"
     return DataError(f"{source}: key '{key}'{colon} {problem}")
 
 
 def find_first_violation(bad: Callable[[int, int], BoolArray], count: int) -> int | None:
-    """Return the first position at which `bad(start, stop)` is true, or None."""
+    """Return the first position at which `bad(start, stop)` is True; None if there is none."""
     for start in range(0, count, CHUNK):
         hits = bad(start, min(start + CHUNK, count))
         if hits.any():
@@ -81,9 +81,9 @@ def check_columns(
     ordered: bool = True,
     dataset: str | None = None,
 ) -> None:
-    """Check that CSR entries are in 0..bound-1 and, if `ordered`, strictly increasing within a row.
+    """Check that CSR entries are in 0..bound-1 and, if `ordered`, strictly increasing in each row.
 
-    `dataset` is the path in the suggested convert command; it defaults to `source`.
+    `dataset` is the path in the convert command that the error suggests, by default `source`.
     """
 
     def outside(a: int, b: int) -> BoolArray:
@@ -91,7 +91,7 @@ def check_columns(
         return (part < 0) | (part >= bound)
 
     def unsorted(a: int, b: int) -> BoolArray:
-        # Position a is compared with a-1, unless a row starts there.
+        # Compare each position with the previous one, unless a row begins there.
         low = max(a, 1)
         bad = np.zeros(b - a, np.bool_)
         bad[low - a :] = columns[low:b] <= columns[low - 1 : b - 1]
@@ -125,7 +125,7 @@ def check_columns(
 
 
 def check_edge_types(source: str, key: str, types: Array, num_edges: int) -> None:
-    """Check that there is one type per edge, from 0 to the largest that float32 represents exactly."""
+    """Check that there is one type per edge, within the integers that float32 represents exactly."""
     if len(types) != num_edges:
         raise reject(
             source, key, f"has {len(types):,} entries for {num_edges:,} edges: use one entry per edge"
@@ -141,7 +141,7 @@ def check_edge_types(source: str, key: str, types: Array, num_edges: int) -> Non
 
 
 def check_edge_weights(source: str, key: str, weights: Array, num_edges: int) -> None:
-    """Check that there is one finite weight above 0 per edge."""
+    """Check that there is one finite positive weight per edge."""
     if len(weights) != num_edges:
         raise reject(
             source, key, f"has {len(weights):,} entries for {num_edges:,} edges: use one entry per edge"
@@ -166,7 +166,7 @@ def check_edge_features(source: str, key: str, rows: Array, num_edges: int) -> N
 
 
 def check_edge_times(source: str, key: str, times: Array, num_edges: int) -> None:
-    """Check that there is one time per edge; NaN is an unknown time."""
+    """Check that there is one time per edge; NaN stands for an unknown time."""
     if len(times) != num_edges:
         raise reject(
             source, key, f"has {len(times):,} entries for {num_edges:,} edges: use one entry per edge"
@@ -198,7 +198,7 @@ def check_permutation(source: str, key: str, numbers: Array, count: int) -> None
 def check_masks(
     source: str, keys: tuple[str, str, str], masks: tuple[Array, Array, Array], labels: Array
 ) -> None:
-    """Check that the masks of a split have equal shapes, are disjoint and contain only labelled vertices."""
+    """Check that the masks of a split have equal shapes, are disjoint, and contain only labelled vertices."""
     count = len(labels)
     for key, mask in zip(keys, masks, strict=True):
         if len(mask) != count:
@@ -219,7 +219,7 @@ def check_masks(
                 source, key, f"has shape {list(mask.shape)} and thus no split: add at least one column"
             )
     for i, (key, mask) in enumerate(zip(keys, masks, strict=True)):
-        # Damaged files can contain any byte as a bool, which numpy treats inconsistently.
+        # In a damaged file, a bool can be any byte, and numpy treats such bytes inconsistently.
         raw = mask.view(np.uint8)
         at = find_first_violation(lambda a, b, raw=raw: reduce_columns(raw[a:b] > 1), count)  # type: ignore[misc]
         if at is not None:
@@ -254,13 +254,13 @@ def reduce_columns(hits: Array) -> BoolArray:
 
 
 def check_finite(source: str, key: str, blocks: Iterable[Array]) -> None:
-    """Check that every value is finite; blocks are consecutive rows of a vector or matrix."""
+    """Check that all values are finite; `blocks` are consecutive rows of a vector or matrix."""
     for _ in iter_finite_blocks(source, key, blocks):
         pass
 
 
 def iter_finite_blocks(source: str, key: str, blocks: Iterable[Array]) -> Iterator[Array]:
-    """Yield blocks of consecutive rows unchanged after checking that each is finite."""
+    """Yield consecutive blocks of rows unchanged, after checking that their values are finite."""
     row = 0
     for block in blocks:
         finite = np.isfinite(block)
@@ -275,7 +275,7 @@ def iter_finite_blocks(source: str, key: str, blocks: Iterable[Array]) -> Iterat
 
 
 def iter_row_blocks(values: Array, rows: int | None = None) -> Iterator[Array]:
-    """Yield consecutive rows of an array in blocks of about `CHUNK` elements."""
+    """Yield consecutive rows of an array as blocks with about `CHUNK` elements."""
     width = max(1, values.shape[1]) if values.ndim == 2 else 1
     step = rows or max(1, CHUNK // width)
     for start in range(0, len(values), step):
@@ -292,9 +292,7 @@ MAX_CLASSES = 1 << 20
 
 
 def check_labels(source: str, labels: Array) -> None:
-    """Check that labels are classes or flags of 0 and 1, with -1 if unknown, or numbers, with NaN if
-    unknown.
-    """
+    """Check that labels are classes, flags of 0 and 1 (both -1 if unknown), or numbers (NaN if unknown)."""
     kind = get_label_kind(labels)
     if labels.ndim == 2 and labels.shape[1] == 0:
         raise reject(
@@ -323,7 +321,7 @@ def check_labels(source: str, labels: Array) -> None:
 
 
 def _is_no_flag(part: Array) -> BoolArray:
-    # Damaged files can contain any byte as a bool.
+    # In a damaged file, a bool can be any byte.
     values = part.view(np.uint8) if part.dtype == np.bool_ else part
     wrong: BoolArray = (values != 0) & (values != 1)
     return wrong if values.dtype.kind == "u" else wrong & (values != -1)
@@ -349,17 +347,17 @@ def _check_classes(source: str, labels: Array) -> None:
 
 def check_all_classes(source: str, labels: Array) -> None:
     """Raise DataError if a class below the highest one has no vertex, because training requires all classes.
-    Other kinds of labels are not checked.
+    Other kinds of labels are ignored.
     """
     if get_label_kind(labels) != "classes" or not len(labels):
         return
     highest = int(labels.max())
-    # With fewer labels than classes some class is missing; never allocate by a value read from a file.
+    # If there are fewer labels than classes, one is missing. Never allocate a size that is read from a file.
     size = min(highest, len(labels)) + 1
     seen = np.zeros(size + 1, np.bool_)
     for start in range(0, len(labels), CHUNK):
         part = labels[start : start + CHUNK]
-        # `size` may lie just beyond the labels' own dtype.
+        # `size` may exceed the range of the labels' dtype by one.
         seen[np.minimum(part[part >= 0].astype(np.int64), size)] = True
     missing = int(np.argmin(seen[:size])) if not seen[:size].all() else size
     if missing <= highest:
@@ -374,9 +372,9 @@ def check_all_classes(source: str, labels: Array) -> None:
 
 
 def convert_targets(values: Array, source: str, key: str) -> Array:
-    """Convert another library's labels to hyrt's dtype for their kind.
+    """Convert labels of another library to the dtype that hyrt uses for their kind.
 
-    [V] integers are classes; [V, K] of 0, 1 and nan (or -1) are labels of 0 and 1; other floats are numbers,
+    Integers [V] are classes. [V, K] with only 0, 1 and NaN (or -1) are flags. All other floats are numbers,
     even if they are whole. Raises DataError for other integers [V, K].
     """
     is_float = values.dtype.kind == "f"
@@ -399,7 +397,7 @@ def convert_targets(values: Array, source: str, key: str) -> Array:
 
 
 def convert_classes(values: Array, source: str, key: str) -> Array:
-    """Convert classes to the smallest sufficient dtype of int16, int32 and int64; NaN becomes -1. Raises
+    """Convert classes to the smallest sufficient dtype out of int16, int32 and int64. NaN becomes -1. Raises
     DataError if a value is not a whole number.
     """
     if values.dtype.kind == "f":

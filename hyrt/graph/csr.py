@@ -1,7 +1,7 @@
 """Construction of CSR with sorted rows from a stream of edges, in bounded memory.
 
-The stream is read once to count edges and once more for each range of vertices whose rows fit into the bound.
-Nothing is spilled to disk, and the result does not depend on the bound.
+The stream is read once to count edges, and once more for each range of vertices whose rows fit into memory.
+Nothing is written to temporary files, and the result does not depend on the bound.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Result = TypeVar("Result")
 
 
 EdgeStream = Callable[[], Iterator[tuple[Array, Array]]]
-"""Edges in consecutive pieces (sources [n], targets [n]); each call restarts from the first edge."""
+"""Function that returns all edges in consecutive pieces (sources [n], targets [n]) at each call."""
 
 RANGE_ENTRIES = 210_000_000
-"""Number of entries that are built at once if they are written to a file (840 MB)."""
+"""Number of entries that are built at once for a file (840 MB)."""
 _RANGE = 1 << 24
 
 
 class ArrayBuilder:
-    """Array that grows by rows of shape `row`, in memory, or in a .npy file that is mapped once it is
+    """Array that grows by rows of shape `row`. It is in memory, or in a .npy file that is mapped when it is
     complete.
     """
 
@@ -60,7 +60,7 @@ class ArrayBuilder:
             self._writer.append(part)
 
     def close(self) -> None:
-        """Close the file, complete or not; idempotent."""
+        """Close the file, whether or not it is complete. Repeated calls have no effect."""
         if self._writer is not None:
             self._writer.close()
 
@@ -77,7 +77,7 @@ class ArrayBuilder:
 def map_in_order(
     pool: ThreadPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], max_pending: int
 ) -> Iterator[Result]:
-    """Yield `function(item)` in the order of the items, computing at most `max_pending` results ahead."""
+    """Yield `function(item)` in the order of the items; at most `max_pending` results are computed ahead."""
     pending: deque[Future[Result]] = deque()
     for item in items:
         pending.append(pool.submit(function, item))
@@ -98,12 +98,12 @@ def build_csr(
     range_entries: int = 1 << 62,
     threads: int | None = None,
 ) -> NDArray[np.int64]:
-    """Build CSR over incoming edges without duplicates, and return indptr [V+1] int64.
+    """Build CSR over incoming edges without duplicates; return indptr [V+1] int64.
 
-    `emit` is called with the indices [n] int32 (int64 if V >= 2^31) of consecutive ranges of rows, each of at
-    most `range_entries` entries (a single longer row is still built). Memory is 4 to 8 bytes per entry of a
-    range, 24 bytes per vertex, and one piece of the stream. If `symmetric`, the reverse of every edge is also
-    stored. The result does not depend on `threads`, by default all available CPUs.
+    `emit` is called with the indices [n] int32 (int64 if V >= 2^31) of consecutive ranges of rows. A range
+    has at most `range_entries` entries, unless a single row is longer. Memory use is 4 to 8 bytes per entry
+    of a range, 24 bytes per vertex, and one piece of the stream. If `symmetric`, the reverse of each edge is
+    stored too. The result does not depend on `threads`, which are all available CPUs by default.
 
     Raises DataError if an endpoint is outside 0..V-1.
     """
@@ -146,9 +146,7 @@ def build_csr(
 
 
 def iter_ranges(upper: NDArray[np.int64], range_entries: int) -> Iterator[tuple[int, int]]:
-    """Yield (low, high) row ranges of about `range_entries` entries, at least one row each; `upper` is the
-    indptr.
-    """
+    """Yield ranges (low, high) of at least one row and about `range_entries` entries of an indptr."""
     low, last = 0, len(upper) - 1
     while low < last:
         high = int(np.searchsorted(upper, upper[low] + range_entries, side="right")) - 1
@@ -160,7 +158,7 @@ def iter_ranges(upper: NDArray[np.int64], range_entries: int) -> Iterator[tuple[
 def iter_row_ranges(
     indptr: NDArray[np.int64], indices: Array, range_entries: int
 ) -> Iterator[tuple[NDArray[np.int64], Array, int]]:
-    """Yield ranges of rows with about `range_entries` entries: indptr, entries and first vertex."""
+    """Yield ranges of rows with about `range_entries` entries as (indptr, entries, first vertex)."""
     for low, high in iter_ranges(indptr, range_entries):
         starts = indptr[low : high + 1]
         yield starts, indices[starts[0] : starts[-1]], low
@@ -169,11 +167,10 @@ def iter_row_ranges(
 def drop_edges(
     indptr: NDArray[np.int64], indices: Array, excess: int, key: int, emit: Callable[[Array], None]
 ) -> NDArray[np.int64]:
-    """Remove the `excess` undirected edges with the lowest hashes under `key` from a symmetric CSR without
-    self loops.
+    """Remove the `excess` undirected edges that have the lowest hashes under `key` from a symmetric CSR
+    without self-loops.
 
-    Calls `emit` with the remaining indices of consecutive ranges of rows, and returns the remaining indptr
-    [V+1].
+    Calls `emit` with the remaining indices of consecutive ranges of rows, and returns the new indptr [V+1].
     """
     total = int(indptr[-1]) // 2
     bound = _rank_of(indptr, indices, excess, total, key)
@@ -189,7 +186,7 @@ def drop_edges(
 
 
 def _rank_of(indptr: NDArray[np.int64], indices: Array, excess: int, total: int, key: int) -> np.uint64:
-    """Return the hash that is greater than those of exactly `excess` undirected edges."""
+    """Return the hash bound that is greater than the hashes of exactly `excess` undirected edges."""
     if excess == 0:
         return np.uint64(0)
     share = excess / total

@@ -1,4 +1,4 @@
-"""Feature cache of a device: the index of cached vertices, and partly cached mini-batch rows."""
+"""Feature cache of a device: index of the cached vertices, and mini-batch rows that are partly cached."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -16,27 +16,27 @@ from hyrt.graph.quantized.rows import QuantizedRows
 from hyrt.runtime.numba_cache import nb
 
 Rows = NDArray[np.float32] | QuantizedRows
-"""[n, F] rows in host memory, float32 or quantized."""
+"""Rows [n, F] in host memory, float32 or quantized."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedRows:
-    """Feature rows of a mini-batch: cache slots, and the rows to transfer."""
+    """Feature rows of a mini-batch, as cache slots and rows to transfer."""
 
     slots: NDArray[np.int32]
-    """[n] slot of each row in the device's cache, or -1 - k for row k of `missing_rows`."""
+    """Slot of each row in the device's cache, [n], or -1 - k for row k of `missing_rows`."""
     missing_rows: Rows
-    """[m, F] rows that are not cached, in the format of the cache."""
+    """Rows that are not cached, [m, F], in the format of the cache."""
 
     __repr__ = short_repr
 
     @property
     def nbytes(self) -> int:
-        """Bytes to transfer."""
+        """Number of bytes to transfer."""
         return self.slots.nbytes + self.missing_rows.nbytes
 
     def check(self, count: int, num_cached: int, width: int) -> None:
-        """Raise ValueError unless there are `count` slots in range, and rows of `width` columns."""
+        """Raise ValueError unless there are `count` slots within range, and rows with `width` columns."""
         values = (
             self.missing_rows.codes if isinstance(self.missing_rows, QuantizedRows) else self.missing_rows
         )
@@ -58,17 +58,17 @@ _NOWHERE = np.iinfo(np.int32).max
 
 
 def invert_ranking(vertices: NDArray[Any], num_vertices: int) -> NDArray[np.int32]:
-    """Return [V] int32 ranks of all vertices from a ranking [n]; unranked vertices get the largest int32."""
+    """Return the rank of each vertex in a ranking [n], [V] int32; others have the largest int32."""
     ranks = np.full(num_vertices, _NOWHERE, np.int32)
     ranks[vertices] = np.arange(len(vertices), dtype=np.int32)
     return ranks
 
 
 class CacheIndex:
-    """Index and hit counters of one device's feature cache.
+    """Index of a device's feature cache, with hit counters.
 
-    `ranks` is the result of `invert_ranking` and is shared by all devices. The `count` cached rows are the
-    vertices of rank 0 to count - 1, in slots equal to their ranks.
+    `ranks` is the result of `invert_ranking`, which all devices share. The cached rows are those of the
+    vertices with ranks 0 to count - 1, and the slot of a vertex is its rank.
     """
 
     def __init__(self, ranks: NDArray[np.int32], count: int) -> None:
@@ -78,10 +78,10 @@ class CacheIndex:
         self._hits = self._lookups = 0
 
     def find(self, ids: NDArray[Any], slots: NDArray[np.int32], missing: NDArray[Any]) -> int:
-        """Look up vertices [n] and return the number of cache misses.
+        """Look up vertices [n]; return the number of cache misses.
 
-        Overwrites `slots` [n] with the slot of each vertex, or -1 - k for the k-th miss, and the first
-        entries of `missing` [n] with the missed vertices in order.
+        `slots` [n] is overwritten with the slot of each vertex, or -1 - k for the k-th miss. The first
+        entries of `missing` [n] are overwritten with the missed vertices in order.
         """
         sent = int(_find(self._ranks, self.count, ids, slots, missing))
         with self._lock:
@@ -100,7 +100,7 @@ class CacheIndex:
 
 @nb.njit(nogil=True, cache=True, error_model="numpy")
 def _find(ranks, count, ids, places, missing):
-    """Look up slots in one thread: a lookup takes nanoseconds, gathering a row takes about 100 ns."""
+    """Look up slots in one thread, since a lookup takes nanoseconds, and gathering a row about 100 ns."""
     sent = 0
     for i in range(len(ids)):
         place = ranks[ids[i]]

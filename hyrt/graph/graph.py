@@ -1,4 +1,4 @@
-"""Graph: a topology and a table of its vertices."""
+"""Graph, which consists of a topology and a table of vertices."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class VertexTable:
 
     features: RowSource
     labels: NDArray[Any]
-    """Classes, flags or numbers; see `hyrt.graph.labels.LabelKind`."""
+    """Labels, which are classes, flags or numbers; see `hyrt.graph.labels.LabelKind`."""
     masks: dict[str, NDArray[np.bool_]]
-    """`train`, `val`, `test`: bool [V] or [V, K] with K alternative splits."""
+    """Masks `train`, `val` and `test`: bool [V], or [V, K] with K alternative splits."""
     vertex_ids: NDArray[Any] | None = None
-    """[V] integers, original index of each vertex if the dataset was reordered; otherwise None."""
+    """Original index of each vertex, [V] integers, if the dataset was reordered; otherwise None."""
     outputs: int | None = None
-    """Number of outputs per vertex that a run has fixed; None to infer it from the labels."""
+    """Number of outputs per vertex that the run has fixed; None to infer it from the labels."""
 
     __repr__ = short_repr
 
@@ -60,12 +60,12 @@ class VertexTable:
         return 0 if self.label_kind == "numbers" else self.num_outputs
 
     def select_labels(self, vertices: NDArray[Any]) -> NDArray[Any]:
-        """Return labels of vertices in mini-batch form (see `convert_for_training`)."""
+        """Return the labels of vertices as in a mini-batch (see `convert_for_training`)."""
         return convert_for_training(self.labels[vertices])
 
     @cached_property
     def positions(self) -> NDArray[Any] | None:
-        """[V] integers, current index of each original vertex; None if the dataset was not reordered."""
+        """Current index of each original vertex, [V] integers; None if the dataset was not reordered."""
         if self.vertex_ids is None:
             return None
         positions = np.empty_like(self.vertex_ids)
@@ -77,7 +77,7 @@ class VertexTable:
         """CRC-32 of the labels and the training mask, which identifies a dataset.
 
         It does not depend on the storage (file, folder or partition) or on integer dtypes. Features are not
-        included, because a rank has only some of the rows.
+        included, because a rank has only part of the rows.
         """
         found = 0
         for array in (self.labels, self.masks["train"]):
@@ -93,10 +93,10 @@ class VertexTable:
         return 1 if mask.ndim == 1 else int(mask.shape[1])
 
     def split(self, name: str, column: int, source: str) -> NDArray[np.int64]:
-        """Return the sorted vertex ids [n] int64 of one split, using its mask column `column` if there are
-        alternative splits.
+        """Return the sorted vertex ids [n] int64 of a split. If there are alternative splits, `column` is the
+        mask column.
 
-        Raises DataError if there is no such split or column; `source` is the graph's name for the message.
+        Raises DataError if there is no such split or column; `source` is the graph's name in the message.
         """
         check_int("the split number", column, -(2**63))
         if not isinstance(name, str) or name not in self.masks:
@@ -110,33 +110,34 @@ class VertexTable:
         return np.flatnonzero(mask if mask.ndim == 1 else mask[:, column])
 
 
-# Number of feature rows that are compared to distinguish datasets.
+# Number of feature rows to compare when datasets are distinguished.
 _NUM_COMPARED = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Graph with one vertex type and one relation, or a heterogeneous graph if it has `types`.
+    """Graph with one vertex type and one relation, or heterogeneous graph if it has `types`.
 
     Graphs are equal (`==`) only if they are the same object, because comparing gigabytes of arrays is slow.
     """
 
     name: str
-    """Source of the graph, for messages and reports."""
+    """Source of the graph for messages and reports."""
     topology: Topology
     vertices: VertexTable
     links: LinkGraph | None = None
-    """Edges and split for link prediction; None if vertices are predicted."""
+    """Edges and split for link prediction; None for predictions about vertices."""
     types: GraphTypes | None = None
     """Vertex types and relations of a heterogeneous graph, otherwise None. In a heterogeneous graph,
-    `features` is a `HeteroRows`, only vertices of the target type have labels, and the `edge_types` of the
-    topology are relation indices."""
+    `features` are `HeteroRows`, only vertices of the target type have labels, and the `edge_types` of the
+    topology are relation indices.
+    """
     names: DataNames = NO_NAMES
     """Names of classes, feature columns and edge types."""
     scalings: Scalings = field(default_factory=dict)
-    """Scalings that were applied to the features."""
+    """Scalings that have been applied to the features."""
     num_loops_left_out: int = 0
-    """Number of self loops removed from the edges because the model adds a self loop to each vertex."""
+    """Number of self-loops that were removed because the model adds a self-loop to each vertex."""
 
     def __repr__(self) -> str:
         if self.types is not None:
@@ -167,7 +168,7 @@ class Graph:
         edge_features: NDArray[np.float32] | None = None,
         edge_times: NDArray[Any] | None = None,
     ) -> Self:
-        """Build a graph from the arrays of `Topology` and `VertexTable`, without checks or copies."""
+        """Build a graph from the arrays of `Topology` and `VertexTable`, without checking or copying them."""
         topology = Topology(indptr, indices, edge_types, edge_weights, edge_features, edge_times)
         return cls(name, topology, VertexTable(features, labels, masks, vertex_ids))
 
@@ -220,9 +221,9 @@ class Graph:
 
     @cached_property
     def row_sums(self) -> NDArray[np.float64]:
-        """[n, 2] float64: weighted sum and weighted absolute sum of a few feature rows per vertex type.
+        """Weighted sum and weighted absolute sum of a few feature rows per vertex type, [n, 2] float64.
 
-        They distinguish feature rows, which `checksum` does not cover. All rows must be in this process.
+        These sums distinguish feature rows, which `checksum` ignores. This process must have all rows.
         """
         if not isinstance(self.features, HeteroRows):
             return self._sums_of(self.features, self.num_vertices)
@@ -248,7 +249,7 @@ class Graph:
         return self.vertices.num_splits
 
     def split(self, name: str, column: int = 0) -> NDArray[np.int64]:
-        """Return the sorted vertex ids [n] int64 of one split: `train`, `val` or `test`.
+        """Return the sorted vertex ids [n] int64 of a split: `train`, `val` or `test`.
 
         `column` selects one of several alternative splits. Raises DataError if there is no such split or
         column.

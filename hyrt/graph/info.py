@@ -24,11 +24,11 @@ def summarize_types(
     rows: HeteroRows,
     rows_in_numbers: Callable[[RowSource], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Return statistics per vertex type and relation as JSON data, with the keys `vertex_types`, `relations`
+    """Return statistics of vertex types and relations as JSON data with the keys `vertex_types`, `relations`
     and `target_type`.
 
-    A relation's degree is the in-degree of all vertices of its destination type: `mean`, `max`, and `none`,
-    the number of vertices without edges. `rows_in_numbers` describes one feature table.
+    The degree in a relation is the in-degree of all vertices of its destination type: `mean`, `max`, and
+    `none`, the number of vertices without edges. `rows_in_numbers` describes a feature table.
     """
     edges, longest, reached = (np.zeros(len(types.relations), np.int64) for _ in range(3))
     assert topology.edge_types is not None
@@ -90,7 +90,7 @@ _EDGES = 1 << 24
 def summarize_graph(graph: Graph) -> dict[str, Any]:
     """Return counts, degrees, features, classes, splits and memory of a graph as JSON data.
 
-    `bytes` counts all arrays, in memory or mapped. For a heterogeneous graph, `features` is None and the
+    `bytes` includes all arrays, in memory or mapped. For a heterogeneous graph, `features` is None, and the
     result of `summarize_types` is included.
     """
     degrees = graph.topology.in_degrees
@@ -134,10 +134,10 @@ def summarize_graph(graph: Graph) -> dict[str, Any]:
 
 
 def _num_isolated(topology: Topology) -> int:
-    """Count the vertices without incoming and outgoing edges."""
+    """Count the vertices that have neither incoming nor outgoing edges."""
     alone = topology.in_degrees == 0
     if alone.any():
-        # Process ranges of edges, because mapped edges may exceed memory.
+        # Process the edges in ranges, because mapped edges may exceed memory.
         for start in range(0, topology.num_edges, _EDGES):
             alone[topology.indices[start : start + _EDGES]] = False
     return int(alone.sum())

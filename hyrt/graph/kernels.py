@@ -1,7 +1,7 @@
-"""Compiled loops over edges, CSR rows, their transpose, relations and links.
+"""Compiled loops over edges, CSR rows and their transpose, relations, and links.
 
-All release the GIL; loops with row or vertex bounds write only their given range. In a heterogeneous graph,
-an edge is encoded as relation * V + source until its row is sorted.
+All release the GIL. Loops with bounds of rows or vertices write only in this range. In a heterogeneous graph,
+an edge is encoded as relation * V + source until its row has been sorted.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg", disallow-untyped-decorators=False
@@ -18,7 +18,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def find_invalid_edge(sources, targets, bound):
-    """Return the first edge with an endpoint outside 0..bound-1, or -1."""
+    """Return the index of the first edge with an endpoint outside 0..bound-1, or -1."""
     for i in range(len(sources)):
         if sources[i] < 0 or sources[i] >= bound or targets[i] < 0 or targets[i] >= bound:
             return i
@@ -27,8 +27,8 @@ def find_invalid_edge(sources, targets, bound):
 
 @_compile
 def count_edges(sources, targets, symmetric, self_loops, counts):
-    """Add each target's entries to counts [V], or both ends' entries if symmetric; a self loop counts at most
-    once.
+    """Add the number of entries of each target (if symmetric, of both endpoints) to counts [V]; self-loops
+    count once.
     """
     for i in range(len(sources)):
         u, v = sources[i], targets[i]
@@ -40,7 +40,7 @@ def count_edges(sources, targets, symmetric, self_loops, counts):
 
 @_compile
 def scatter_edges(sources, targets, symmetric, self_loops, low, high, cursor, entries):
-    """Write the edges into vertices low..high-1 at their row's cursor [high-low], and advance the cursor."""
+    """Write the edges into vertices low..high-1 at the cursor [high-low] of their row; advance the cursor."""
     for i in range(len(sources)):
         u, v = sources[i], targets[i]
         if u != v or self_loops:
@@ -54,7 +54,7 @@ def scatter_edges(sources, targets, symmetric, self_loops, low, high, cursor, en
 
 @_compile
 def sort_range(entries, a, b):
-    """Sort entries a..b-1."""
+    """Sort the entries a..b-1."""
     if b - a <= 24:
         for i in range(a + 1, b):
             x = entries[i]
@@ -69,7 +69,7 @@ def sort_range(entries, a, b):
 
 @_compile
 def renumber_rows(indptr, entries, order, places, starts, first, last, out):
-    """Write row order[r] as sorted row r, renumbered by places, at starts[r], for r in first..last-1."""
+    """Write row order[r], sorted and renumbered by `places`, at starts[r], for r in first..last-1."""
     for r in range(first, last):
         at = starts[r]
         for e in range(indptr[order[r]], indptr[order[r] + 1]):
@@ -80,7 +80,7 @@ def renumber_rows(indptr, entries, order, places, starts, first, last, out):
 
 @_compile
 def sort_rows(starts, first, last, entries, counts):
-    """Sort rows first..last-1 and remove duplicates; write the remaining length of each row to counts."""
+    """Sort rows first..last-1 and remove duplicates; write the new length of each row to counts."""
     for r in range(first, last):
         a, b = starts[r], starts[r + 1]
         sort_range(entries, a, b)
@@ -94,7 +94,7 @@ def sort_rows(starts, first, last, entries, counts):
 
 @_compile
 def sort_rows_with_values(starts, first, last, entries, values):
-    """Sort rows first..last-1 stably, and permute the parallel array `values` in the same way."""
+    """Sort rows first..last-1 stably, and permute the array `values` in the same way."""
     for r in range(first, last):
         a, b = starts[r], starts[r + 1]
         if b - a <= 24:
@@ -113,7 +113,7 @@ def sort_rows_with_values(starts, first, last, entries, values):
 
 @_compile
 def compact_rows(starts, counts, entries):
-    """Compact the first counts[r] entries of every row; return the number of remaining entries."""
+    """Move the first counts[r] entries of all rows together; return the total number of entries."""
     at = 0
     for r in range(len(counts)):
         for i in range(starts[r], starts[r] + counts[r]):
@@ -124,7 +124,7 @@ def compact_rows(starts, counts, entries):
 
 @_compile
 def count_self_loops(indptr, indices, first, last, counts):
-    """Write the number of self loops of each of the rows first..last-1 to counts [V]."""
+    """Write the number of self-loops in each of the rows first..last-1 to counts [V]."""
     for r in range(first, last):
         counts[r] = 0
         for i in range(indptr[r], indptr[r + 1]):
@@ -133,7 +133,7 @@ def count_self_loops(indptr, indices, first, last, counts):
 
 @_compile
 def mark_self_loops(indptr, indices, first, last, marks):
-    """Mark the self loops of the rows first..last-1 in marks [E]."""
+    """Mark the self-loops of rows first..last-1 in marks [E]."""
     for r in range(first, last):
         for i in range(indptr[r], indptr[r + 1]):
             marks[i] = indices[i] == r
@@ -141,14 +141,14 @@ def mark_self_loops(indptr, indices, first, last, marks):
 
 @_compile
 def hash_edge(key, u, v):
-    """Return the random 64-bit hash of an undirected edge, equal in both directions."""
+    """Return the random 64-bit hash of an undirected edge, which is equal for both directions."""
     low, high = np.uint64(min(u, v)), np.uint64(max(u, v))
     return mix64(mix64(np.uint64(key) + (low + np.uint64(1)) * GOLDEN) + (high + np.uint64(1)) * GOLDEN)
 
 
 @_compile
 def collect_edge_ranks(starts, entries, first_vertex, key, bound, ranks):
-    """Write the hashes below bound of the edges (u, v), u < v, of these rows to ranks; return their count."""
+    """Write hashes below `bound` of edges (u, v) with u < v in these rows to ranks; return their count."""
     found = 0
     base = starts[0]
     for r in range(len(starts) - 1):
@@ -165,7 +165,7 @@ def collect_edge_ranks(starts, entries, first_vertex, key, bound, ranks):
 
 @_compile
 def drop_low_ranks(starts, entries, first_vertex, key, bound, out, counts):
-    """Copy the edges whose hash is at least bound to out, row by row; return their number."""
+    """Copy the edges with a hash of at least `bound` to out, row by row; return their number."""
     at = 0
     base = starts[0]
     for r in range(len(starts) - 1):
@@ -181,10 +181,10 @@ def drop_low_ranks(starts, entries, first_vertex, key, bound, out, counts):
 
 @_compile
 def is_symmetric_csr(indptr, indices, low, high):
-    """Return whether edges u -> v and v -> u match, for all u, v with low <= min(u, v) < high.
+    """Return whether edges u -> v and v -> u match for all u, v with low <= min(u, v) < high.
 
-    Each row c has a cursor into its edges from higher vertices, which must match the rows i > c in order. The
-    result is False if rows low..high-1 are not sorted.
+    Each row c has a cursor into its edges from higher vertices, which must be, in order, the rows i > c with
+    an edge from c. The result is False if rows low..high-1 are not sorted.
     """
     at = np.empty(high - low, np.int64)
     for c in range(low, high):
@@ -214,7 +214,7 @@ def is_symmetric_csr(indptr, indices, low, high):
 
 @_compile
 def count_columns(indices, low, high, counts):
-    """Count the edges of each column c, low <= c < high, into counts[c]."""
+    """Count the edges of each column c with low <= c < high in counts[c]."""
     counts[low:high] = 0
     for e in range(len(indices)):
         c = indices[e]
@@ -236,7 +236,7 @@ def transpose_rows(indptr, indices, t_indptr, low, high, t_indices):
 
 @_compile
 def transpose_edge_ids(indptr, indices, t_indptr, low, high, edges):
-    """Write the original edge index of each edge in rows low..high-1 of the transpose."""
+    """Write the index in the original of each edge in rows low..high-1 of the transpose."""
     at = t_indptr[low:high].copy()
     for i in range(len(indptr) - 1):
         for e in range(indptr[i], indptr[i + 1]):
@@ -257,9 +257,7 @@ def find_out_of_range(ids, bound):
 
 @_compile
 def count_targets(targets, shift, low, high, counts):
-    """Add the number of edges into each vertex in low..high-1 to counts [V]; targets are offset by
-    `shift`.
-    """
+    """Add the number of edges into each vertex in low..high-1 to counts [V]; `shift` is added to targets."""
     for i in range(len(targets)):
         v = np.int64(targets[i]) + shift
         if low <= v < high:
@@ -268,7 +266,7 @@ def count_targets(targets, shift, low, high, counts):
 
 @_compile
 def scatter_keys(sources, targets, code, shift, low, high, first, cursor, entries):
-    """Write the edges into vertices low..high-1, as source + `code`, at cursor[v - first] of vertex v."""
+    """Write edges into vertices low..high-1 as source + `code`, at cursor[v - first] for vertex v."""
     for i in range(len(targets)):
         v = np.int64(targets[i]) + shift
         if low <= v < high:
@@ -290,8 +288,8 @@ def scatter_weighted(sources, targets, values, code, shift, low, high, first, cu
 
 @_compile
 def merge_duplicates(starts, first, last, entries, weights, counts):
-    """Merge duplicates in the sorted rows first..last-1, sum their weights, and write the new row lengths
-    to counts.
+    """Merge duplicates in the sorted rows first..last-1 and sum their weights; write the new row lengths to
+    counts.
     """
     for r in range(first, last):
         end = i = starts[r]
@@ -308,7 +306,7 @@ def merge_duplicates(starts, first, last, entries, weights, counts):
 
 @_compile
 def decode(entries, num_vertices, start, stop, sources, relations):
-    """Decode entries[i] into sources[i] and relations[i]."""
+    """Decode entries[i] to sources[i] and relations[i]."""
     for i in range(start, stop):
         key = np.int64(entries[i])
         relation = key // num_vertices
@@ -318,9 +316,7 @@ def decode(entries, num_vertices, start, stop, sources, relations):
 
 @_compile
 def renumber_keys(indptr, indices, numbers, order, places, num_vertices, starts, first, last, keys):
-    """Write row order[r] as sorted row r, with sources renumbered by places and encoded, for r in
-    first..last-1.
-    """
+    """Write row order[r], sorted, with sources renumbered by `places` and encoded, for r in first..last-1."""
     for r in range(first, last):
         at = starts[r]
         for e in range(indptr[order[r]], indptr[order[r] + 1]):
@@ -331,7 +327,7 @@ def renumber_keys(indptr, indices, numbers, order, places, num_vertices, starts,
 
 @_compile
 def count_relation_edges(indptr, numbers, edges, longest, reached):
-    """Count each relation's edges [R], maximum in-degree [R] and destinations with edges [R]."""
+    """Count the edges, the maximum in-degree, and the destinations with edges of each relation, [R] each."""
     for row in range(len(indptr) - 1):
         run = 0
         for e in range(indptr[row], indptr[row + 1]):
@@ -350,7 +346,7 @@ NO_RELATION, WRONG_DESTINATION, WRONG_SOURCE, DISORDER = 1, 2, 3, 4
 def find_invalid_relation_edge(indptr, indices, numbers, starts, from_types, to_types, low, high, ordered):
     """Return the first invalid edge into vertices low..high-1, its row and the error code, or (-1, -1, 0).
 
-    If `ordered`, rows must also be strictly increasing by relation, then source.
+    If `ordered`, rows must be strictly increasing by relation, then by source.
     """
     for row in range(low, high):
         for e in range(indptr[row], indptr[row + 1]):
@@ -371,7 +367,7 @@ def find_invalid_relation_edge(indptr, indices, numbers, starts, from_types, to_
 
 @_compile
 def _lower_bound(indices, start, stop, source):
-    """Return the first position in start..stop whose source is at least `source`; rows are sorted."""
+    """Return the first position in start..stop with a source of at least `source`; rows are sorted."""
     while start < stop:
         middle = (start + stop) >> 1
         if indices[middle] < source:
@@ -383,8 +379,8 @@ def _lower_bound(indices, start, stop, source):
 
 @_compile
 def find_relation_edges(indptr, indices, types, pairs, relation, firsts, counts):
-    """Find each pair's edge position and count (0 or 1) in one relation; rows are sorted by relation
-    first.
+    """Find the position and the number (0 or 1) of each pair's edges in a relation; rows are sorted by
+    relation first.
     """
     for i in range(len(pairs)):
         start, stop = indptr[pairs[i, 1]], indptr[pairs[i, 1] + 1]
@@ -402,7 +398,7 @@ def find_relation_edges(indptr, indices, types, pairs, relation, firsts, counts)
 
 @_compile
 def find_edges(indptr, indices, pairs, firsts, counts):
-    """Find the first edge position and the number of edges of each pair (source, destination)."""
+    """Find the position of the first edge and the number of edges of each pair (source, destination)."""
     for i in range(len(pairs)):
         row = pairs[i, 1]
         stop = indptr[row + 1]
@@ -416,7 +412,7 @@ def find_edges(indptr, indices, pairs, firsts, counts):
 
 @_compile
 def _int_below(bits, bound):
-    """Map 64 uniform bits to 0..bound-1, as `hyrt.runtime.rng.random_ints_below` does."""
+    """Map 64 uniform bits to 0..bound-1 like `hyrt.runtime.rng.random_ints_below`."""
     if bound < 1 << 32:
         return np.int64(random_below(bits, np.uint64(bound)))
     return np.int64(np.float64(bits >> np.uint64(11)) * 2.0**-53 * bound)
@@ -424,7 +420,7 @@ def _int_below(bits, bound):
 
 @_compile
 def _insert_once(values, num, value):
-    """Insert a value into `num` increasing values unless it is present; return the new number of values."""
+    """Insert a value into `num` ascending values unless it is among them; return the new number of values."""
     at = _lower_bound(values, 0, num, value)
     if at < num and values[at] == value:
         return num
@@ -436,7 +432,7 @@ def _insert_once(values, num, value):
 
 @_compile
 def _nth_free(excluded, num, n):
-    """Return the n-th integer from 0 that is not one of `num` increasing excluded values."""
+    """Return the n-th integer (from 0) that is not one of `num` ascending excluded values."""
     start, stop = 0, num
     while start < stop:
         middle = (start + stop) >> 1
@@ -449,15 +445,15 @@ def _nth_free(excluded, num, n):
 
 @_compile
 def sample_endpoints(indptr, indices, links, end, low, high, key, first, excluded, drawn_by, out):
-    """Sample distinct replacements in low..high-1 for endpoint `end` (0 or 1) of each link [m, 2], without
+    """Sample distinct replacements in low..high-1 for endpoint `end` (0 or 1) of each link [m, 2], except
     known edges.
 
-    Floyd's algorithm (Bentley and Floyd, CACM 1987) over the remaining vertices: each set is equally likely,
-    and one random number is used per vertex. The random streams start at counter `first` of `key`.
+    Floyd's algorithm (Bentley and Floyd, CACM 1987) samples from the remaining vertices: all sets are equally
+    likely, and each vertex needs one random number. The random streams begin at counter `first` of `key`.
 
-    Row v of the CSR (indptr, indices) has the vertices with a known edge to the other endpoint v, sorted,
-    possibly with duplicates. `out` [m, num] is padded with -1. Scratch arrays: `excluded` has at least the
-    length of the longest row plus 2, and `drawn_by` [high - low] is -1 initially.
+    Row v of the CSR (indptr, indices) are the sorted vertices, possibly with duplicates, that have a known
+    edge if v is the other endpoint. `out` [m, num] is padded with -1. Scratch arrays are `excluded`, which
+    has at least the length of the longest row plus 2, and `drawn_by` [high - low], which is -1 initially.
     """
     num = out.shape[1]
     for i in range(len(links)):

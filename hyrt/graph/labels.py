@@ -1,4 +1,4 @@
-"""Kinds of vertex labels: classes, flags or numbers, determined by dtype and shape."""
+"""Kinds of vertex labels (classes, flags or numbers), which their dtype and shape determine."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from hyrt.formatting import pluralize
 
 Array = NDArray[Any]
 
-# Labels with more distinct values are probably counts, not classes.
+# Labels with more distinct values are probably counts instead of classes.
 _MAX_CLASSES = 1000
 
 LabelKind = Literal["classes", "flags", "numbers"]
-"""`classes`: integers [V], -1 if unknown. `flags`: [V, K] of 0 and 1, any number of K labels per vertex, -1
-if unknown. `numbers`: floats [V] or [V, K], NaN if unknown."""
+"""Kind of labels. `classes`: integers [V], -1 if unknown. `flags`: 0 or 1 for each of K labels [V, K], -1 if
+unknown. `numbers`: floats [V] or [V, K], NaN if unknown.
+"""
 
 TargetKind = LabelKind | Literal["links"]
-"""Kind of the training targets of a mini-batch: vertex labels, or vertex pairs of links."""
+"""Kind of the targets of a mini-batch: a kind of vertex labels, or pairs of vertices (`links`)."""
 
 LABEL_SHAPES: dict[LabelKind, str] = {
     "classes": "integers [V], one class per vertex",
     "flags": "integers [V, K] of 0 and 1, K labels per vertex",
     "numbers": "float32 [V] or [V, K], numbers per vertex",
 }
-"""Description of each kind's array."""
+"""Description of the array for each kind of labels."""
 
 
 def get_label_kind(labels: Array) -> LabelKind:
-    """Return the kind of labels, by dtype and shape."""
+    """Return the kind of labels according to their dtype and shape."""
     if labels.dtype.kind == "f":
         return "numbers"
     return "flags" if labels.ndim == 2 else "classes"
@@ -46,13 +47,13 @@ def count_outputs(labels: Array) -> int:
 
 
 def is_labelled(labels: Array) -> NDArray[np.bool_]:
-    """Return for each of n rows whether its label is known."""
+    """Return for each of n rows whether the label is known."""
     known: NDArray[np.bool_] = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
     return np.logical_or.reduce(known, axis=1) if known.ndim == 2 else known
 
 
 def convert_for_training(labels: Array) -> Array:
-    """Convert label rows to mini-batch form: int64 [n], int8 [n, K], or float32 [n, K]."""
+    """Convert label rows to those of a mini-batch: int64 [n], int8 [n, K], or float32 [n, K]."""
     kind = get_label_kind(labels)
     if kind == "classes":
         return labels.astype(np.int64)
@@ -62,7 +63,7 @@ def convert_for_training(labels: Array) -> Array:
 
 
 def placeholder_labels(kind: TargetKind, num: int, outputs: int) -> Array:
-    """Return placeholder labels of `num` targets in mini-batch form: all classes, both flags, numbers in
+    """Return placeholder labels for `num` targets as in a mini-batch: all classes, both flags, numbers in
     -1..1, or links from the first target to itself.
     """
     if kind == "links":
@@ -75,7 +76,7 @@ def placeholder_labels(kind: TargetKind, num: int, outputs: int) -> Array:
 
 
 def describe_labels(kind: LabelKind, outputs: int) -> str:
-    """Describe labels, as in `7 classes`, `112 labels of 0 and 1` or `1 number`."""
+    """Return a description of labels such as `7 classes`, `112 labels of 0 and 1` or `1 number`."""
     if kind == "classes":
         return pluralize(outputs, "class", "classes")
     if kind == "flags":
@@ -84,12 +85,12 @@ def describe_labels(kind: LabelKind, outputs: int) -> str:
 
 
 def label_warning(labels: Array) -> str:
-    """Return a warning with a remedy if the labels are probably not intended; otherwise an empty string."""
+    """Return a warning with a remedy if the labels are probably wrong; otherwise an empty string."""
     kind = get_label_kind(labels)
     if not len(labels):
         return ""
     if kind == "classes":
-        # A loss of 0 and an accuracy of 1 would look like a success.
+        # A loss of 0 and an accuracy of 1 would look like success.
         one = labels.max() == 0
         return "all labels are of class 0, so there is nothing to learn: check the labels" if one else ""
     if kind == "flags":
@@ -114,7 +115,7 @@ def label_warning(labels: Array) -> str:
 
 
 def _are_consecutive(known: Array) -> bool:
-    """Return whether the distinct values are exactly 0, 1, ..., max, as for class indices."""
+    """Return whether the distinct values are exactly 0, 1, ..., max, like class indices."""
     if not len(known) or not (known == np.floor(known)).all():
         return False
     values = np.unique(known)

@@ -1,5 +1,5 @@
-"""Scalings and names of a dataset (classes, feature columns, vertex ids, edge types), stored in small files
-next to its arrays.
+"""Scalings and names of a dataset (classes, feature columns, vertex ids, edge types), in small files next to
+its arrays.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from hyrt.formatting import short_repr
 Array = NDArray[Any]
 ScalingKind = Literal["row", "length", "standard"]
 
-# Relative tolerance: sums of the same rows in another order differ by rounding.
+# Relative tolerance, because sums of the same rows in another order differ by rounding.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scaling:
-    """One scaling step of feature rows, with statistics that also apply to later data."""
+    """Scaling of feature rows, with statistics that also apply to later data."""
 
     kind: ScalingKind
-    """`row` divides by the row sum, `length` by the Euclidean length of the row; `standard` scales columns.
+    """Kind of scaling: `row` divides rows by their sum, `length` by their length; `standard` scales columns.
     """
     mean: NDArray[np.float64] | None = None
-    """[F] values that `standard` subtracts from the columns."""
+    """Values that `standard` subtracts from the columns, [F]."""
     deviation: NDArray[np.float64] | None = None
-    """[F] values that `standard` divides the columns by; infinite for constant columns."""
+    """Values by which `standard` divides the columns, [F]; infinite for constant columns."""
 
     __repr__ = short_repr
 
     @property
     def is_known(self) -> bool:
-        """Whether rows can be scaled: earlier versions did not store the statistics of `standard`."""
+        """Whether rows can be scaled. Earlier versions did not store the statistics of `standard`."""
         return self.kind != "standard" or self.mean is not None
 
     @property
     def squared(self) -> bool:
-        """Whether rows are divided by the root of a sum of squares."""
+        """Whether rows are divided by the square root of a sum of squares."""
         return self.kind == "length"
 
     def apply(self, block: Array) -> Array:
-        """Scale dense rows [n, F], keeping their dtype."""
+        """Scale dense rows [n, F] without changing their dtype."""
         assert self.is_known, "the statistics of the scaling are unknown"
         if self.mean is not None and self.deviation is not None:
             scaled: Array = (block - self.mean) / self.deviation
@@ -65,13 +65,13 @@ class Scaling:
         return scaled.astype(block.dtype)
 
     def take(self, columns: NDArray[np.int64]) -> Self:
-        """Return the scaling of some columns, in the given order."""
+        """Return the scaling of the given columns, in this order."""
         if self.mean is None or self.deviation is None:
             return self
         return type(self)(self.kind, self.mean[columns], self.deviation[columns])
 
     def equals(self, other: Scaling) -> bool:
-        """Return whether two scalings agree up to rounding of their statistics."""
+        """Return whether two scalings are equal up to the rounding of their statistics."""
         if self.kind != other.kind or (self.mean is None) != (other.mean is None):
             return False
         if self.mean is None or other.mean is None:
@@ -86,7 +86,7 @@ class Scaling:
         return not moved.any() and bool(same.all())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON data; an infinite deviation becomes null."""
+        """Return JSON data, in which an infinite deviation is null."""
         if self.mean is None or self.deviation is None:
             return {"kind": self.kind}
         deviation = [value if math.isfinite(value) else None for value in self.deviation.tolist()]
@@ -101,13 +101,13 @@ class Scaling:
 
 
 def divisors(sums: Array, *, squared: bool) -> Array:
-    """Return each row's divisor: its sum, or the root of its sum of squares; 1 instead of 0."""
+    """Return the divisor of each row: its sum, or the root of its sum of squares; 1 instead of 0."""
     found = np.sqrt(sums) if squared else sums
     return np.where(found == 0, 1.0, found)
 
 
 def remaining_steps(applied: Sequence[Scaling], required: Sequence[Scaling]) -> tuple[Scaling, ...] | None:
-    """Return the scalings still to be applied; None if different scalings were already applied."""
+    """Return the scalings that remain to be applied; None if other scalings have been applied."""
     if len(applied) > len(required):
         return None
     if not all(done.equals(step) for done, step in zip(applied, required, strict=False)):
@@ -116,7 +116,7 @@ def remaining_steps(applied: Sequence[Scaling], required: Sequence[Scaling]) -> 
 
 
 def describe_scaling(steps: Sequence[Scaling]) -> str:
-    """Return the names of scalings in the order of application."""
+    """Return the names of scalings in the order in which they are applied."""
     return " then ".join(f"'{step.kind}'" for step in steps) or "'none'"
 
 
@@ -140,31 +140,31 @@ ENDPOINT_COLUMN_NAMES = (
     ("von", "nach"),
     ("quelle", "ziel"),
 )
-"""Column names for source and target of an edge, as returned by `normalize_name`."""
+"""Pairs of column names for the source and target of an edge, in the form of `normalize_name`."""
 
 
 def normalize_name(name: str) -> str:
-    """Normalize a name to lower-case letters and digits: `Source ID` becomes `sourceid`."""
+    """Reduce a name to lower-case letters and digits: `Source ID` becomes `sourceid`."""
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
 IDS = "ids.csv"
-"""Id of each vertex in the original order, or its type and id in a heterogeneous graph."""
+"""File with the id of each vertex in the original order; in a heterogeneous graph, type and id."""
 CLASSES = "classes.csv"
-"""Name of each class or label column."""
+"""File with the name of each class or label column."""
 COLUMNS = "columns.csv"
-"""Vertex type ('' if there is one type) and name of each feature column."""
+"""File with the vertex type ('' if there is one type) and the name of each feature column."""
 EDGE_TYPES = "edge_types.csv"
-"""Name of each edge type."""
+"""File with the name of each edge type."""
 EDGE_COLUMNS = "edge_columns.csv"
-"""Name of each edge feature."""
+"""File with the name of each edge feature."""
 SCALING = "scaling.json"
-"""Scalings that were applied to features, with their parameters."""
+"""File with the scalings of the features and their parameters."""
 NAME_FILES = (IDS, CLASSES, COLUMNS, EDGE_TYPES, EDGE_COLUMNS, SCALING)
 
 
 def write_names(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a name file with a header line."""
+    """Write a file of names with a header line."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
@@ -172,7 +172,7 @@ def write_names(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def add_names(dataset: Path, files: Mapping[str, Path]) -> None:
-    """Add name files to a dataset folder or .npz file that was just written."""
+    """Add files of names to a dataset folder or `.npz` file that has just been written."""
     if dataset.is_dir():
         for name, file in files.items():
             shutil.copyfile(file, dataset / name)
@@ -187,7 +187,7 @@ def add_names(dataset: Path, files: Mapping[str, Path]) -> None:
 
 
 def copy_member(source: Path, name: str, target: Path) -> bool:
-    """Copy a name file out of a dataset; return False if it is missing."""
+    """Copy a file of names from a dataset; return False if it is missing."""
     with read_member(source, name) as file:
         if file is None:
             return False
@@ -198,7 +198,7 @@ def copy_member(source: Path, name: str, target: Path) -> bool:
 
 @contextmanager
 def read_rows(source: Path, name: str) -> Iterator[Iterator[list[str]] | None]:
-    """Open one of a dataset's name files and yield an iterator over its rows, or None if the file is missing.
+    """Open a file of names in a dataset; yield an iterator over its rows, or None if the file is missing.
 
     Raises DataError if the file is damaged.
     """
@@ -209,7 +209,7 @@ def read_rows(source: Path, name: str) -> Iterator[Iterator[list[str]] | None]:
         try:
             rows = csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
             next(rows, None)
-            # csv.reader returns an empty list for the line of an empty name.
+            # For an empty name, csv.reader returns an empty list.
             yield (row or [""] for row in rows)
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(f"{source}: {name} is damaged ({error}): write the dataset again") from error
@@ -217,14 +217,14 @@ def read_rows(source: Path, name: str) -> Iterator[Iterator[list[str]] | None]:
 
 @contextmanager
 def read_names(source: Path, name: str) -> Iterator[Iterator[str] | None]:
-    """Open a name file like `read_rows`, with the fields of each row joined by spaces."""
+    """Open a file of names like `read_rows`, but with the fields of each row joined by spaces."""
     with read_rows(source, name) as rows:
         yield None if rows is None else (" ".join(row) for row in rows)
 
 
 @contextmanager
 def read_member(source: Path, name: str) -> Iterator[IO[bytes] | None]:
-    """Open one of a dataset's name files; yield None if it is missing."""
+    """Open a file of names in a dataset; yield None if it is missing."""
     if source.is_dir() and (source / name).is_file():
         with (source / name).open("rb") as file:
             yield file
@@ -240,28 +240,28 @@ def read_member(source: Path, name: str) -> Iterator[IO[bytes] | None]:
 
 
 Scalings = Mapping[str, tuple[Scaling, ...]]
-"""Scalings applied to the features, in order of application, by vertex type ('' if there is one type)."""
+"""Scalings of the features by vertex type ('' if there is one type), in the order of their application."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataNames:
-    """Names of a dataset's numbered items; unnamed items are identified by their number."""
+    """Names of numbered items in a dataset. Items without a name are identified by their number."""
 
     classes: tuple[str, ...] | None = None
     """Name of each class or label column."""
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Feature column names by vertex type ('' if there is one type)."""
+    """Names of the feature columns by vertex type ('' if there is one type)."""
     edge_types: tuple[str, ...] | None = None
     edge_columns: tuple[str, ...] | None = None
     files: Path | None = None
-    """Dataset that may contain a file of vertex ids, which are not held in memory."""
+    """Dataset that may have a file of vertex ids. The ids are not in memory."""
 
     __repr__ = short_repr
 
     @contextmanager
     def read_ids(self) -> Iterator[Iterator[list[str]] | None]:
-        """Read vertex ids in the original order, (type, id) in a heterogeneous graph; yield None if there are
-        none.
+        """Read the vertex ids in the original order (in a heterogeneous graph, type and id); yield None if
+        there are none.
         """
         if self.files is None:
             yield None
@@ -274,7 +274,7 @@ NO_NAMES = DataNames()
 
 
 def read_data_names(source: Path) -> DataNames:
-    """Read the names stored in a dataset folder or .npz file. Raises DataError if a name file is damaged."""
+    """Read the names in a dataset folder or `.npz` file. Raises DataError if a file of names is damaged."""
     columns: dict[str, list[str]] = {}
     with read_rows(source, COLUMNS) as rows:
         for row in rows or ():
@@ -286,7 +286,7 @@ def read_data_names(source: Path) -> DataNames:
 
 
 def read_scalings(source: Path) -> Scalings:
-    """Read the scalings stored in a dataset. Raises DataError if the file is damaged."""
+    """Read the scalings in a dataset. Raises DataError if their file is damaged."""
     with read_member(source, SCALING) as file:
         if file is None:
             return {}
@@ -298,7 +298,7 @@ def read_scalings(source: Path) -> Scalings:
 
 
 def save_names(names: DataNames, scalings: Scalings, dataset: Path, scratch: Path) -> None:
-    """Add names, vertex ids and scalings to a dataset that was just written."""
+    """Add names, vertex ids and scalings to a dataset that has just been written."""
     found: dict[str, Path] = {}
     lists = ((CLASSES, "class", names.classes), (EDGE_TYPES, "type", names.edge_types))
     for file, header, values in (*lists, (EDGE_COLUMNS, "column", names.edge_columns)):

@@ -1,4 +1,4 @@
-"""Feature normalization: rows by sum or length, columns by mean and standard deviation."""
+"""Normalization of features: of rows by sum or length, of columns by mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ROWS = 1 << 14
 
 
 def normalize_features(data: Dataset, normalize: str) -> Dataset:
-    """Return a dataset with scaled features; dense features are scaled block by block when they are read.
+    """Return a dataset with scaled features. Dense features are scaled block by block when they are read.
 
-    `row` divides each row by its sum and `length` by its Euclidean length, unless that is 0; `standard`
-    subtracts the column's mean and divides by its deviation (a constant column becomes 0; dense features
-    only); `auto` is `length` for bags of words, otherwise `none`. A normalization is not applied twice in a
-    row.
+    `row` divides each row by its sum, and `length` by its Euclidean length, unless it is 0. `standard` (for
+    dense features only) subtracts the mean of each column and divides by the standard deviation; a constant
+    column becomes 0. `auto` is `length` for bags of words, otherwise `none`. If a normalization was the last
+    one to be applied, it is not applied again.
 
     Raises DataError for an unknown name, or for `standard` with sparse features.
     """
@@ -42,7 +42,7 @@ def normalize_features(data: Dataset, normalize: str) -> Dataset:
 
 
 def apply_scaling(data: Dataset, steps: Sequence[Scaling]) -> Dataset:
-    """Apply fitted scalings, in order, to the features of one table."""
+    """Apply fitted scalings to the features of one table, in order."""
     for step in steps:
         done = (*data.scaling, step)
         if data.rows is None:
@@ -70,16 +70,16 @@ def _mapped(rows: FeatureRows, change: Callable[[Array], Array]) -> FeatureRows:
 
 
 def are_bags_of_words(values: Array) -> bool:
-    """Return whether sparse features are binary bags of words: all values [nnz] are 1, neither counts nor
+    """Return whether sparse features are binary bags of words: all values [nnz] are 1, neither counted nor
     scaled.
     """
     return bool(np.all(values == 1))
 
 
 def largest_column_rms(rows: FeatureRows) -> float:
-    """Return the largest root mean square of a column over the first block of rows; 0 without rows.
+    """Return the largest root mean square of a column in the first block of rows; 0 without rows.
 
-    A column of large values dominates all others in a matrix product.
+    A column with large values dominates all others in a matrix product.
     """
     for block in rows.blocks():
         squares = np.square(block, dtype=np.float64).mean(axis=0)
@@ -109,6 +109,6 @@ def _standard(rows: FeatureRows) -> Scaling:
     for block in rows.blocks():
         squares += np.square(block - mean).sum(axis=0)
     deviation = np.sqrt(squares / rows.shape[0])
-    # Rounding errors give a constant column a deviation of a few ulps of its mean.
+    # Due to rounding, a constant column may have a deviation of a few ulps of its mean.
     deviation[deviation <= 1e-7 * np.abs(mean)] = np.inf
     return Scaling("standard", mean, deviation)

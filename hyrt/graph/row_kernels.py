@@ -1,7 +1,7 @@
 """Compiled loops that gather, quantize and dequantize feature rows.
 
-All release the GIL and write disjoint rows. Rows are float32, float64, the bits of float16 (uint16) or
-bfloat16 (int16), or int8 codes with scales.
+All release the GIL and write disjoint rows. Rows are float32, float64, float16 bits (uint16), bfloat16 bits
+(int16), or int8 codes with scales.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
@@ -15,7 +15,7 @@ from hyrt.runtime.intrinsics import prefetch, prefetch_row, value
 from hyrt.runtime.numba_cache import nb
 from hyrt.runtime.rng import random_bits, vertex_stream
 
-# Prefetch distance in rows: long enough to hide the memory latency, short enough for the L2 cache.
+# Prefetch distance in rows: long enough to hide memory latency, short enough for the L2 cache.
 _AHEAD = 32
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
@@ -39,7 +39,7 @@ def gather_rows(x, rows, out, start, stop):
 
 @_compile
 def gather_sparse_rows(indptr, columns, values, rows, out_indptr, out_columns, out_values, start, stop):
-    """Copy CSR rows `rows[start:stop]` to the positions in out_indptr."""
+    """Copy the CSR rows `rows[start:stop]` to the positions in `out_indptr`."""
     for i in range(start, stop):
         at = out_indptr[i]
         for e in range(indptr[rows[i]], indptr[rows[i] + 1]):
@@ -58,7 +58,7 @@ def densify(indptr, columns, values, out, start, stop):
             out[i, columns[e]] = value(values[e])
 
 
-# A smaller scale would be subnormal, and dequantization would not invert quantization.
+# A smaller scale would be subnormal, so that dequantization would not invert quantization.
 _MIN_SCALE = np.finfo(np.float32).tiny
 _MAX_CODE = np.float32(MAX_CODE)
 _40 = np.uint64(40)
@@ -88,8 +88,8 @@ def compute_scales(largest, out, start, stop):
 
 @_compile
 def quantize_rows(x, row_scales, column_scales, key, vertices, codes, start, stop):
-    """Quantize rows to the nearest code, or with a key by unbiased stochastic rounding with the stream of
-    vertices[i].
+    """Quantize rows to the nearest code, or with a key by unbiased stochastic rounding, with a random stream
+    per vertex.
     """
     for i in range(start, stop):
         a, o = x[i], codes[i]

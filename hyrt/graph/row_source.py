@@ -21,7 +21,7 @@ _GRAIN = 512
 
 
 class RowSource(Protocol):
-    """Feature rows of one vertex type: in memory, in a file, or on other ranks."""
+    """Feature rows of a vertex type, which may be in memory, in a file, or on other ranks."""
 
     @property
     def width(self) -> int:
@@ -30,31 +30,31 @@ class RowSource(Protocol):
 
     @property
     def value_bytes(self) -> int:
-        """Bytes per stored value of a dense row."""
+        """Number of bytes per stored value of a dense row."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """Bytes that this process stores in memory or files."""
+        """Number of bytes that this process stores in memory or files."""
         ...
 
     @property
     def matrix(self) -> NDArray[Any] | None:
-        """[V, F] all rows in host memory, for compiled loops that read them in place; otherwise None.
+        """All rows [V, F] in host memory, for compiled loops that read them in place; otherwise None.
 
-        The dtype is float32, float64, uint16 (bits of float16) or int16 (bits of bfloat16).
+        The dtype is float32, float64, uint16 (float16 bits) or int16 (bfloat16 bits).
         """
         ...
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
-        """Write the rows of vertices.
+        """Write the rows of vertices to an array.
 
         Parameters
         ----------
         ids
-            [n] vertices.
+            Vertices [n].
         out
-            [n, width] float32, overwritten.
+            Array [n, width] float32 that is overwritten.
         workers
             Threads that share the work.
         """
@@ -81,7 +81,7 @@ class QuantizedRowSource(RowSource, Protocol):
 
     @property
     def column_scales(self) -> NDArray[np.float32] | None:
-        """[F] column scales; None if the format has none."""
+        """Column scales [F]; None if the format has none."""
         ...
 
     @property
@@ -90,14 +90,14 @@ class QuantizedRowSource(RowSource, Protocol):
         ...
 
     def quantized_rows(self, ids: NDArray[Any], out: QuantizedRows, workers: Workers) -> None:
-        """Write the quantized rows of vertices.
+        """Write the quantized rows of vertices to `out`.
 
         Parameters
         ----------
         ids
-            [n] vertices.
+            Vertices [n].
         out
-            [n, width] rows in the storage format, overwritten.
+            Rows [n, width] in the storage format, which are overwritten.
         workers
             Threads that share the work.
         """
@@ -109,15 +109,15 @@ class PrefetchedRowSource(RowSource, Protocol):
     """Row source that prefetches all remote rows of a step in one exchange."""
 
     def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:
-        """Fetch the remote rows of a step, which `rows` then serves.
+        """Fetch the remote rows of a step, which `rows` can then return.
 
         Parameters
         ----------
         step
-            Step of the run; negative if it is not a training step.
+            Step of the run, which is negative unless it is a training step.
         ids
-            For each mini-batch, arrays [n] of vertices, possibly with duplicates. Ignored if the step was
-            already fetched and not released.
+            Vertices [n] of each mini-batch, possibly with duplicates. They are ignored if the step has been
+            fetched and not released.
         workers
             Threads that share the work.
         """
@@ -128,16 +128,16 @@ class PrefetchedRowSource(RowSource, Protocol):
         ...
 
     def end(self) -> None:
-        """Stop fetching: waiting threads raise `ChannelClosedError` (thread-safe)."""
+        """Stop fetching; waiting threads raise `ChannelClosedError` (thread-safe)."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseFeatures:
-    """Dense feature rows in one matrix, in memory or memory-mapped."""
+    """Dense feature rows in one matrix, which is in memory or memory-mapped."""
 
     values: NDArray[Any]
-    """[V, F] float32 or float16, C-contiguous."""
+    """Matrix [V, F] float32 or float16, C-contiguous."""
 
     __repr__ = short_repr
 
@@ -179,14 +179,14 @@ class DenseFeatures:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseFeatures:
-    """Sparse feature rows as CSR, such as bags of words."""
+    """Sparse feature rows in CSR format, such as bags of words."""
 
     indptr: NDArray[Any]
-    """[V+1] int64."""
+    """Index of the first entry of each row, [V+1] int64."""
     columns: NDArray[Any]
-    """[nnz] int32, strictly increasing within a row."""
+    """Column of each entry, [nnz] int32, strictly increasing in each row."""
     values: NDArray[Any]
-    """[nnz] float32."""
+    """Value of each entry, [nnz] float32."""
     width: int
 
     __repr__ = short_repr
@@ -228,28 +228,28 @@ class SparseFeatures:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeteroRows:
-    """One row source per vertex type. Widths differ, so rows are read per type and not padded."""
+    """Row sources of all vertex types. Widths differ, so rows are read by type, without padding."""
 
     types: GraphTypes
     tables: tuple[RowSource | None, ...]
-    """[T] row sources, indexed within each type; None if a type has no features and a model learns
-    embeddings."""
+    """Row source of each type [T], indexed within the type; None if the type has no features, but embeddings.
+    """
 
     __repr__ = short_repr
 
     def table(self, vertex_type: str) -> RowSource | None:
-        """Return a type's row source; None if it has no features."""
+        """Return the row source of a type; None if the type has no features."""
         return self.tables[self.types.type_index(vertex_type)]
 
     def table_width(self, vertex_type: str) -> int:
-        """Return the number of feature columns of a type; 0 if it has no features."""
+        """Return the number of feature columns of a type; 0 if the type has no features."""
         table = self.table(vertex_type)
         return 0 if table is None else table.width
 
     def table_rows(
         self, vertex_type: str, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers
     ) -> None:
-        """Write the features of vertices [n] of one type, by their ids in the graph, to `out` [n, F] float32.
+        """Write the features of vertices [n] of a type (ids in the graph) to `out` [n, F] float32.
 
         Raises DataError if the type has no features.
         """
@@ -269,7 +269,7 @@ class HeteroRows:
 
     @property
     def value_bytes(self) -> int:
-        """Maximum bytes per value over all tables."""
+        """Maximum number of bytes per value over all tables."""
         return max((table.value_bytes for table in self.tables if table is not None), default=4)
 
     @property
@@ -281,7 +281,7 @@ class HeteroRows:
         return None
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
-        """Raise DataError with a remedy: there is no single feature matrix [V, F]."""
+        """Raise DataError with a remedy, because there is no single feature matrix [V, F]."""
         raise DataError(
             "a heterogeneous graph has one feature table per vertex type and no single feature matrix: "
             "train a heterogeneous model, or read the rows of each type with HeteroRows.table_rows"

@@ -1,4 +1,4 @@
-"""Opening and checking of a graph from a file, folder, generator, OGB name or object."""
+"""Opening and checking of graphs from files, folders, generators, OGB names and objects."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _REMEDY = "create graphs with hyrt.load, or from numpy arrays with hyrt.Graph.fr
 
 
 def check_graph(graph: Graph) -> Graph:
-    """Check that the arrays of a graph are consistent, and return the graph; dense features are not read.
+    """Return a graph after checking that its arrays are consistent; dense features are not read.
 
-    Raises DataError or ArgumentError with the first bad position.
+    Raises DataError or ArgumentError with the first invalid position.
     """
     if "was_checked" in graph.__dict__:
         return graph
@@ -68,7 +68,7 @@ def check_graph(graph: Graph) -> Graph:
             f"the graph's feature object is of type {type(table.features).__name__}: {_REMEDY}"
         )
     data = from_graph(graph)
-    # Masks are optional in memory.
+    # Graphs in memory may lack masks.
     masks = {
         key: np.zeros(num, np.bool_)
         for suffix in mask_suffixes(data.arrays)
@@ -85,16 +85,16 @@ def check_graph(graph: Graph) -> Graph:
 Array = NDArray[Any]
 
 _BLOCKS, _BLOCK_ROWS = 16, 64
-"""Rows are sampled in blocks, because large features may be on disk."""
+"""Number and size of the blocks in which rows are sampled, because large features may be on disk."""
 _MAX_LABELLED = 512
 _MAX_VALUES = 1 << 22
-"""Maximum number of values in a sample; wider bags of words are not sampled."""
+"""Maximum number of values in a sample. Bags of words with more columns are not sampled."""
 
 
 def warn_suspicious_features(data: Dataset) -> None:
-    """Warn about feature columns of an unscaled dataset that are probably not features.
+    """Warn about columns of an unscaled dataset that are probably not features.
 
-    Table imports check all rows; here, features from other sources are sampled.
+    Table imports check all rows. This function samples features from other sources.
     """
     labels, ids = data.arrays["labels"], data.arrays.get(VERTEX_IDS)
     types = types_from_arrays(data.arrays)
@@ -117,9 +117,9 @@ def warn_suspicious_features(data: Dataset) -> None:
 
 
 def _suspicious_columns(features: RowSource, labels: Array, numbers: Array) -> dict[int, str]:
-    """Return the reason for each suspicious column, by column index.
+    """Return the reason why a column is suspicious, by index of the column.
 
-    `labels` has n rows; `numbers` [n] are the row numbers before vertices were reordered.
+    `labels` has n rows. `numbers` [n] are the row numbers before vertices were reordered.
     """
     count = len(numbers)
     if (_BLOCKS * _BLOCK_ROWS + _MAX_LABELLED) * features.width > _MAX_VALUES or not count:
@@ -137,7 +137,7 @@ def _suspicious_columns(features: RowSource, labels: Array, numbers: Array) -> d
 
 
 def _rows(features: RowSource, rows: Array) -> Array:
-    """Return rows [n, width] as a dense array, without compiling a kernel for dense and sparse features."""
+    """Return rows [n, width] as a dense array without compiling a kernel."""
     if isinstance(features, DenseFeatures):
         return np.asarray(features.values[rows])
     if isinstance(features, SparseFeatures):
@@ -164,33 +164,34 @@ def open_graph(
 ) -> Graph:
     """Open a graph and check it.
 
-    Topology, labels, masks and sparse features are always checked; dense features are checked to be finite
-    unless they are memory-mapped and larger than 1 GiB. In a folder that hyrt wrote, everything that is read
-    is also verified against the checksums in meta.json.
+    Topology, labels, masks and sparse features are always checked. Dense features are checked for finite
+    values unless they are memory-mapped and larger than 1 GiB. In a folder that hyrt has written, everything
+    that is read is also verified against the checksums in meta.json.
 
     Parameters
     ----------
     source
-        A `.npz` file or a folder of `.npy` files (memory-mapped) in the dataset schema; a folder written by
-        `hyrt partition`, which opens as one graph; `cora`, which comes with hyrt; `synthetic:PRESET` with
-        `,key=value` parameters; `ogbn-*` or `mag240m` through the ogb package, or a folder it downloaded; a
-        PyG `Data`; a DGL graph; or a Graph, which is returned unchanged unless it must be scaled.
+        `.npz` file, or folder of `.npy` files (memory-mapped), in the dataset schema; folder of `hyrt
+        partition`, which opens as one graph; `cora`, which is part of hyrt; `synthetic:PRESET` with
+        `,key=value` parameters; `ogbn-*` or `mag240m`, which the ogb package downloads, or a folder that it
+        has downloaded; PyG `Data`; DGL graph; or Graph, which is returned unchanged unless it must be scaled.
     normalize
-        `row` divides each feature row by its sum, `length` by its Euclidean length; `standard` scales columns
-        to mean 0 and deviation 1; `auto` is `length` for bags of words, and `none` for others.
+        Scaling of features: `row` divides each row by its sum, and `length` by its Euclidean length.
+        `standard` scales columns to mean 0 and standard deviation 1. `auto` is `length` for bags of words,
+        otherwise `none`.
     check
-        Also read and check large memory-mapped features.
+        Whether to read and check large memory-mapped features too.
 
     Returns
     -------
-    The graph, with int32 indices if V < 2^31.
+    Graph, with int32 indices if V < 2^31.
 
     Raises
     ------
     ArgumentError
         If `normalize` is unknown.
     DataError
-        If the source is invalid; names the key and the first bad position, or the remedy.
+        If the source is invalid; the message has the key and the first invalid position, or the remedy.
     """
     check_choice("normalize", normalize, get_args(Normalize))
     if isinstance(source, Graph):
@@ -210,7 +211,7 @@ def open_graph(
 
 
 def _in_memory(table: Dataset, name: str, normalize: str) -> Dataset:
-    """Load features into memory unless they stay in files; refuse large features that must be scaled."""
+    """Load features into memory unless they are in files; refuse large features that must be scaled."""
     rows = table.rows
     if rows is not None and is_large(table) and normalize not in ("none", "auto", table.normalization):
         once = f"hyrt data convert {name} DEST" if rows.mapped else "hyrt partition ..."
@@ -226,11 +227,11 @@ def _in_memory(table: Dataset, name: str, normalize: str) -> Dataset:
 def open_dataset(
     source: str | Path | Graph | Any, scratch: Path, *, sort: bool = False, unique: bool = False
 ) -> Dataset:
-    """Open any source of `open_graph` for one block-by-block read, using `scratch` to sort edges and
-    features.
+    """Open any source of `open_graph` for reading it once, block by block. Edges and features are sorted in
+    `scratch`.
 
-    Dense features are neither loaded nor checked to be finite. Folders that hyrt wrote are fully verified
-    against their checksums. `sort` and `unique` repair rows; see `hyrt.graph.formats.reorder.order_rows`.
+    Dense features are neither loaded nor checked for finite values. Folders that hyrt wrote are verified
+    completely. `sort` and `unique` repair rows; see `hyrt.graph.formats.reorder.order_rows`.
     """
     data, trusted = _read(source, True, scratch)
     if not trusted:
@@ -250,7 +251,7 @@ def _has_bags(graph: Graph) -> bool:
 
 
 def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -> tuple[Dataset, bool]:
-    """Read the dataset of a source, and return it with whether it needs no check."""
+    """Read the dataset of a source; return it, and whether it has been checked."""
     if isinstance(source, Graph):
         return from_graph(check_graph(source)), True
     if not isinstance(source, str | Path):
@@ -287,7 +288,7 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
 
 
 def check_source_name(name: str) -> None:
-    """Raise the DataError of `open_graph` for a name or path that is not a dataset, without opening it."""
+    """Raise the DataError of `open_graph` if a name or path is not a dataset, without opening it."""
     if not name:
         raise DataError(f"the dataset name is empty: use {KINDS}")
     if "://" in name:

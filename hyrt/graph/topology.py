@@ -16,7 +16,7 @@ from hyrt.graph import check, kernels
 from hyrt.graph.kernels import count_columns, is_symmetric_csr, transpose_edge_ids, transpose_rows
 from hyrt.runtime.workers import current_workers
 
-# The transpose reads all edges once per range of columns, so it uses few ranges.
+# Each range of columns reads all edges for the transpose, so there are few ranges.
 _PASSES = 4
 _MIN_COLUMNS = 1 << 12
 _ROWS_AT_ONCE = 1 << 14
@@ -24,21 +24,22 @@ _ROWS_AT_ONCE = 1 << 14
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """Edges as CSR over incoming edges."""
+    """Edges in CSR format over incoming edges."""
 
     indptr: NDArray[np.int64]
-    """[V+1] int64 row pointers: start of each destination's edges."""
+    """Row pointers [V+1] int64: index of the first edge into each vertex."""
     indices: NDArray[Any]
-    """[E] int32 or int64, sources of the edges into each vertex, sorted within a row."""
+    """Sources of the edges into each vertex, [E] int32 or int64, sorted in each row."""
     edge_types: NDArray[Any] | None = field(default=None, repr=False)
-    """[E] integers from 0, type of each edge, or None."""
+    """Type of each edge, [E] integers from 0, or None."""
     edge_weights: NDArray[np.float32] | None = field(default=None, repr=False)
-    """[E] float32 above 0, or None. Layers multiply by the weights; neighbour sampling may use them as
-    probabilities."""
+    """Positive edge weights [E] float32, or None. Layers multiply by them; neighbour sampling may use them as
+    probabilities.
+    """
     edge_features: NDArray[np.float32] | None = field(default=None, repr=False)
-    """[E, d] float32 feature row of each edge, or None."""
+    """Feature row of each edge, [E, d] float32, or None."""
     edge_times: NDArray[Any] | None = field(default=None, repr=False)
-    """[E] time of each edge, or None. Link splits by time use it."""
+    """Time of each edge, [E], or None. Link splits by time use it."""
 
     __repr__ = short_repr
 
@@ -65,7 +66,7 @@ class Topology:
 
     @property
     def edge_rows(self) -> NDArray[np.float32] | None:
-        """[E, d] edge data for layers: the features, otherwise the weights as one column, otherwise None."""
+        """Edge data for layers [E, d]: the features, otherwise the weights as one column, otherwise None."""
         if self.edge_features is not None or self.edge_weights is None:
             return self.edge_features
         return self.edge_weights[:, None]
@@ -77,7 +78,7 @@ class Topology:
 
     @cached_property
     def checked(self) -> Topology:
-        """The topology itself, after its arrays are checked, because kernels do not check bounds.
+        """Topology itself, after its arrays have been checked, because kernels do not check bounds.
 
         Rows may be unsorted and have duplicate edges.
         """
@@ -109,30 +110,30 @@ class Topology:
 
     @cached_property
     def in_degrees(self) -> NDArray[np.int32]:
-        """[V] int32, number of incoming edges of each vertex."""
+        """Number of edges into each vertex, [V] int32."""
         return np.diff(self.indptr).astype(np.int32)
 
     @cached_property
     def weighted_degrees(self) -> NDArray[np.float32]:
-        """[V] float32, sum of the weights of each vertex's incoming edges, computed in float64.
+        """Sum of the weights of the edges into each vertex, [V] float32, computed in float64.
 
-        Without weights, equal to the in-degrees.
+        Without weights, these are the in-degrees.
         """
         if self.edge_weights is None:
             return self.in_degrees.astype(np.float32)
         sums = np.zeros(self.num_vertices, np.float32)
         some = np.flatnonzero(self.in_degrees)
         if len(some):
-            # reduceat does not support empty segments, so skip vertices without edges.
+            # reduceat does not support empty segments, so omit vertices without edges.
             sums[some] = np.add.reduceat(self.edge_weights, self.indptr[some], dtype=np.float64)
         return sums
 
     @cached_property
     def relation_weights(self) -> NDArray[np.float32]:
-        """[E] float32, for each edge the sum of the weights of edges of the same type into the same vertex.
+        """Sum of the weights of all edges with the type and the destination of each edge, [E] float32.
 
-        Sums are computed in float64. Rows must be sorted by type, as in a heterogeneous graph, and have
-        weights.
+        Sums are computed in float64. The edges must have weights, and rows must be sorted by type, as in a
+        heterogeneous graph.
         """
         types, weights = self.edge_types, self.edge_weights
         assert types is not None
@@ -148,8 +149,8 @@ class Topology:
 
     @cached_property
     def gcn_scale(self) -> NDArray[np.float32]:
-        """[V] float32, 1 / sqrt(d + 1) with weighted in-degree d: factor of each endpoint in GCN
-        normalization with self loops.
+        """Factor of each endpoint in GCN normalization with self-loops, [V] float32: 1 / sqrt(d + 1) for the
+        weighted in-degree d.
         """
         scale: NDArray[np.float32] = 1 / np.sqrt(self.weighted_degrees + np.float32(1))
         return scale
@@ -160,7 +161,7 @@ class Topology:
 
     @property
     def is_self_loop(self) -> NDArray[np.bool_]:
-        """[E] bool, whether each edge is a self loop."""
+        """Whether each edge is a self-loop, [E] bool."""
         marks = np.empty(self.num_edges, np.bool_)
 
         def mark(first: int, last: int) -> None:
@@ -171,7 +172,7 @@ class Topology:
 
     @cached_property
     def without_self_loops(self) -> Topology:
-        """Topology with all edges except self loops; itself if there are none."""
+        """Topology with all edges except self-loops; the topology itself if there are none."""
         if not self.num_self_loops:
             return self
         removed = np.zeros(self.num_vertices + 1, np.int64)
@@ -188,7 +189,7 @@ class Topology:
         return found
 
     def _self_loops_of_rows(self) -> NDArray[np.int64]:
-        """Return the number of self loops of each vertex, [V]."""
+        """Return the number of self-loops of each vertex, [V]."""
         counts = np.empty(self.num_vertices, np.int64)
 
         def count(first: int, last: int) -> None:
@@ -199,10 +200,10 @@ class Topology:
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """Whether the graph is symmetric: as many edges u -> v as v -> u, for all u and v.
+        """Whether there are as many edges u -> v as v -> u for all u and v.
 
-        Computed once, by the worker team of the calling thread. Edge data is ignored and may differ between
-        both directions. A topology with unsorted rows counts as directed.
+        This is computed once, by the worker team of the calling thread. Edge data are ignored and may differ
+        between both directions. A topology with unsorted rows is considered directed.
         """
         differs: list[int] = []
 
@@ -215,10 +216,10 @@ class Topology:
 
     @cached_property
     def transposed(self) -> Topology:
-        """Transpose: CSR over outgoing edges, sorted within a row; the topology itself if it is symmetric.
+        """Transpose: CSR over outgoing edges with sorted rows; the topology itself if it is symmetric.
 
-        Edge data is read through `transposed_edges`. A symmetric graph needs no additional memory (GraphPy
-        6.1), a directed graph |V| + |E| integers.
+        Edge data are read through `transposed_edges`. A symmetric graph needs no additional memory (GraphPy
+        6.1), and a directed graph |V| + |E| integers.
         """
         if self.is_symmetric:
             return self
@@ -236,7 +237,7 @@ class Topology:
 
     @cached_property
     def transposed_edges(self) -> NDArray[Any]:
-        """[E] int32 (int64 from 2^31 edges), index in this topology of each edge of `transposed`.
+        """Index in this topology of each edge of `transposed`, [E] int32 (int64 from 2^31 edges).
 
         With these indices, the transpose reads edge tensors in place (GraphPy 6.1). They are computed only if
         edge tensors are used.
@@ -249,6 +250,6 @@ class Topology:
         return edges
 
     def _by_columns(self, work: Callable[[int, int], None]) -> None:
-        """Run `work` on ranges of columns in the calling thread's worker team."""
+        """Run `work` on ranges of columns in the worker team of the calling thread."""
         columns = max(_MIN_COLUMNS, -(-self.num_vertices // _PASSES))
         current_workers().run(work, self.num_vertices, columns)

@@ -50,34 +50,34 @@ class Conversion:
     """Parameters of a dataset conversion."""
 
     source: Any
-    """Any source of `open_graph`."""
+    """Source, as for `open_graph`."""
     destination: Path
-    """A `.npz` file, or a folder if the name does not end in .npz."""
+    """Path of the new `.npz` file, or of a folder if its name does not end in `.npz`."""
     feature_dtype: str | None = None
-    """Format of dense features, one of `ROW_FORMATS`; None keeps the source's format."""
+    """Format of dense features, one of `ROW_FORMATS`; None for the format of the source."""
     rounding: str = "nearest"
-    """`nearest` or `stochastic`, for int8."""
+    """Rounding to int8: `nearest` or `stochastic`."""
     seed: int | None = None
-    """Seed of stochastic rounding; None means 0."""
+    """Seed of stochastic rounding; None for 0."""
     normalize: str = "none"
-    """Normalization, as in `open_graph`."""
+    """Normalization, as for `open_graph`."""
     force: bool = False
     """Whether to replace an existing dataset at the destination."""
     reverse: bool = False
     """Whether to add reverse relations; see `hyrt.graph.hetero.dataset.add_reverse_relations`."""
     sort: bool = False
     unique: bool = False
-    """`sort` and `unique` repair rows; see `hyrt.graph.formats.reorder.order_rows`."""
+    """Whether to merge equal edges; `sort` sorts rows (see `hyrt.graph.formats.reorder.order_rows`)."""
     order: str | None = None
-    """Vertex order of `hyrt.graph.formats.reorder.find_order`; None keeps the source's order."""
+    """Name of a vertex order for `hyrt.graph.formats.reorder.find_order`; None for the source's order."""
 
 
 def convert(job: Conversion, report: Callable[[str], None] = lambda line: None) -> None:
-    """Convert a source to a dataset; the destination appears complete or not at all, also on Ctrl-C.
+    """Convert a source to a dataset; the destination appears complete or not at all, even after Ctrl-C.
 
-    `report` is called with one line about the required memory before the work starts. Raises DataError if the
-    input is invalid, the destination exists (with `force`: is not a dataset) or cannot be written, or a value
-    does not fit the dtype.
+    Before the work starts, `report` is called with a line about the required memory. Raises DataError if the
+    input is invalid, if the destination exists (with `force`: if it is not a dataset) or cannot be written,
+    or if a value does not fit the dtype.
     """
     destination = job.destination.absolute()
     if job.feature_dtype is not None and job.feature_dtype not in ROW_FORMATS:
@@ -132,7 +132,7 @@ def _reversing_bytes(data: Dataset) -> int:
 
 
 def _row_format(table: Dataset, job: Conversion) -> RowFormat | None:
-    """Return the requested format of dense features, or by default their stored format."""
+    """Return the requested format of dense features, which is their stored format by default."""
     quantized = None if table.rows is None else table.rows.quantized
     if job.feature_dtype is not None:
         return ROW_FORMATS[job.feature_dtype]
@@ -140,7 +140,7 @@ def _row_format(table: Dataset, job: Conversion) -> RowFormat | None:
 
 
 def write_dataset(data: Dataset, destination: Path, result: Path) -> None:
-    """Write a dataset to `result`, as a `.npz` file or a folder depending on the destination's name."""
+    """Write a dataset to `result`, as a file or a folder depending on the name of `destination`."""
     if destination.suffix == ".npz":
         write_npz(data, result)
     else:
@@ -149,14 +149,14 @@ def write_dataset(data: Dataset, destination: Path, result: Path) -> None:
 
 
 def check_destination(destination: Path, force: bool) -> None:
-    """Raise DataError if no dataset may be written to an absolute path; `force` permits replacing a
-    dataset there.
+    """Raise DataError if no dataset may be written to an absolute path. `force` permits the replacement of a
+    dataset.
     """
     if destination.name == "-":
         raise DataError(
             "-: hyrt cannot write a dataset to standard output: use the name of a file or a folder"
         )
-    # Folder names may contain a version number, such as products-v1.2.
+    # A folder name may contain a version number, such as products-v1.2.
     if destination.suffix[1:2].isalpha() and destination.suffix != ".npz" and not destination.is_dir():
         raise DataError(
             f"{destination}: hyrt writes .npz files and folders of .npy files: use a name that ends in "
@@ -166,7 +166,7 @@ def check_destination(destination: Path, force: bool) -> None:
         raise DataError(f"{destination}: the folder {destination.parent} does not exist: create it")
     if not destination.exists():
         return
-    # The old destination is deleted, so it must be a dataset.
+    # The old destination will be deleted, so it must be a dataset.
     if destination.is_dir():
         files = list(destination.iterdir())
         is_dataset = all(file.suffix == ".npy" or file.name in (META, *NAME_FILES) for file in files)
@@ -182,12 +182,12 @@ def check_destination(destination: Path, force: bool) -> None:
 
 
 def memory_bound(source: Any, *, reorder: bool = False) -> int | None:
-    """Return an upper bound of the memory for converting a source, in bytes, without the interpreter's own
-    memory.
+    """Return an upper bound of the memory for converting a source, in bytes, without the memory of the
+    interpreter.
 
     The result is None for sources that must be downloaded first, are not datasets, or are graphs in memory.
-    Mapped files do not count, because the operating system can evict their pages. With `reorder`, the rows of
-    a file or folder are sorted or deduplicated. Raises DataError for an invalid source.
+    Mapped files do not count, because the operating system can evict their pages. `reorder` is whether the
+    rows of a file or folder are sorted or deduplicated. Raises DataError for an invalid source.
     """
     if not isinstance(source, str | Path):
         return None
@@ -201,12 +201,13 @@ def memory_bound(source: Any, *, reorder: bool = False) -> int | None:
         return 80 * spec.vertices + 4 * min(2 * spec.edges, CSR_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
     path = resolve_source(source)
     if is_dgl_file(path):
-        # Count the file's tensors and the arrays built from the tensors.
+        # Count the tensors of the file and the arrays that are built from them.
         return 4 * path.stat().st_size + _BLOCKS_BYTES
     if path.is_file():
         sizes = member_sizes(path, source)
         sizes = {key: bound for key, bound in sizes.items() if strip_type(key) != "features"}
-        # One array may exist twice: sparse values as read and scaled, or masks stored by columns and by rows.
+        # One array may exist twice: sparse values (read and scaled), or masks (stored by columns and by
+        # rows).
         bound = _BLOCKS_BYTES + sum(sizes.values()) + max(sizes.values(), default=0)
         pointers = [key for key in sizes if reorder and strip_type(key) in POINTERS]
         return bound + _reordering_bytes([NpzMember(path, key, source).read() for key in pointers])
@@ -226,7 +227,7 @@ def memory_bound(source: Any, *, reorder: bool = False) -> int | None:
 
 
 def _reordering_bytes(pointers: list[Array]) -> int:
-    """Return the memory in bytes for the rows that are sorted at once and for new row pointers."""
+    """Return the memory in bytes for rows that are sorted at once, and for new row pointers."""
     if not pointers:
         return 0
     rows = max((int(np.diff(pointer).max(initial=0)) for pointer in pointers), default=0)
@@ -234,7 +235,7 @@ def _reordering_bytes(pointers: list[Array]) -> int:
 
 
 def check_on_read(data: Dataset) -> Dataset:
-    """Return the dataset with dense features that are checked to be finite on each read."""
+    """Return the dataset with dense features that are checked for finite values whenever they are read."""
     if data.tables is not None:
         return data.with_features(check_on_read)
     rows = data.rows
@@ -245,7 +246,7 @@ def check_on_read(data: Dataset) -> Dataset:
 
 
 def _in_format(data: Dataset, row_format: RowFormat | None, seed: int | None) -> Dataset:
-    """Convert one table's dense features to a format; sparse features stay float32."""
+    """Convert the dense features of one table to a format. Sparse features stay float32."""
     rows = data.rows
     if rows is None or row_format is None:
         return data

@@ -1,4 +1,4 @@
-"""Dataset in one .npz file, or in a folder of memory-mapped .npy files with a meta.json of checksums."""
+"""Datasets in a `.npz` file, or in a folder of memory-mapped `.npy` files with checksums in meta.json."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from hyrt.runtime.workers import Workers, use_workers
 
 Array = NDArray[Any]
 
-# Maximum expansion of deflate. A header that claims a larger size is damaged; it is refused before
+# Maximum expansion of deflate. A header that claims a larger size is damaged, and must be refused before
 # memory is allocated.
 _MAX_EXPANSION = 1032
 _READ_BYTES = 8 << 20
@@ -65,7 +65,7 @@ _NPY = b"\x93NUMPY"
 
 @contextlib.contextmanager
 def _damage_named(where: str) -> Iterator[None]:
-    """Convert the errors that zipfile raises on damaged archives to DataError."""
+    """Convert the errors that zipfile raises for damaged archives to DataError."""
     try:
         yield
     except DataError:
@@ -79,11 +79,11 @@ def _damage_named(where: str) -> Iterator[None]:
 
 
 class NpzMember:
-    """Array inside a .npz file, read as a whole or in pieces.
+    """Array in a `.npz` file that is read as a whole or in pieces.
 
-    Opening reads only the header; the sizes in archive, header and file are compared before memory is
-    allocated. All methods raise DataError if the array is damaged or contains pickles. `source` is the file's
-    name in messages.
+    When it is opened, only the header is read. The sizes in archive, header and file are compared before
+    memory is allocated. All methods raise DataError if the array is damaged or contains pickles. `source` is
+    the name of the file in messages.
     """
 
     def __init__(self, path: Path, key: str, source: str) -> None:
@@ -137,7 +137,7 @@ class NpzMember:
             )
 
     def read(self) -> Array:
-        """Return the whole array, row-major."""
+        """Return the whole array in row-major order."""
         with self._open() as (file, header):
             shape = header.shape[::-1] if header.fortran else header.shape
             try:
@@ -152,7 +152,7 @@ class NpzMember:
         return np.ascontiguousarray(values.T) if header.fortran else values
 
     def pieces(self, count: int) -> Iterator[Array]:
-        """Yield the elements in stored order, `count` at a time."""
+        """Yield the elements in their stored order, `count` at a time."""
         with self._open() as (file, header):
             total = math.prod(header.shape)
             for start in range(0, total, count):
@@ -162,10 +162,10 @@ class NpzMember:
             self._end(file)
 
     def rows(self, scratch: Path | None = None) -> FeatureRows:
-        """Return a matrix as feature rows that stay in the file until they are read.
+        """Return a matrix as feature rows, which stay in the file until they are read.
 
-        A matrix stored by columns is unpacked into `scratch`, so that it can be read by rows without being in
-        memory; without `scratch`, each pass reads the whole matrix.
+        A matrix stored by columns is unpacked into `scratch`, so that its rows can be read without having it
+        in memory. Without `scratch`, each pass reads the whole matrix.
         """
         header = self.header
         shape = (header.shape[0], header.shape[1])
@@ -202,7 +202,7 @@ def _expanded(compressed: int) -> int:
 
 
 def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
-    """Read a dataset from one .npz file; dense features stay in the file until they are read.
+    """Read a dataset from a `.npz` file. Dense features stay in the file until they are read.
 
     `scratch` is for `NpzMember.rows`. Raises DataError if the file is invalid or damaged, or lacks a key.
     """
@@ -237,7 +237,7 @@ def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
 
 
 def _check_kind(path: Path, source: str) -> None:
-    """Refuse a file that is not a .npz file; damaged archives are detected later."""
+    """Reject a file that is not a `.npz` file. Damaged archives are detected later."""
     with _damage_named(source), path.open("rb") as file:
         start = file.read(len(_NPY))
     if not start:
@@ -260,11 +260,11 @@ def _shape(path: Path, key: str, source: str) -> tuple[int, ...] | None:
     try:
         return NpzMember(path, key, source).header.shape
     except DataError:
-        return None  # Only for the check of unused keys; opening a used key raises the error.
+        return None  # This is for the check of unused keys only. Opening a used key raises the error.
 
 
 def member_sizes(path: Path, source: str) -> dict[str, int]:
-    """Return the bytes of each array by key, from the archive's directory. Raises DataError if it is
+    """Return the size of each array in bytes by key, from the archive's directory. Raises DataError if it is
     damaged.
     """
     with _damage_named(source), zipfile.ZipFile(path) as archive:
@@ -272,7 +272,7 @@ def member_sizes(path: Path, source: str) -> dict[str, int]:
 
 
 def write_npz(data: Dataset, path: Path) -> None:
-    """Write a checked dataset as one compressed .npz file, features block by block, not atomically."""
+    """Write a checked dataset to a compressed `.npz` file, with features block by block; not atomic."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for key, array in data.arrays.items():
             _write_array(archive, key, array)
@@ -319,11 +319,11 @@ FORMAT = 1
 
 
 def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
-    """Map a folder of .npy files and verify them against the checksums in meta.json, if it exists.
+    """Map a folder of `.npy` files, and verify them against the checksums in meta.json if it exists.
 
-    The arrays are private, writable views: writing to them never changes the file. With `check`, features
-    larger than `LARGE_BYTES` are also verified; otherwise they are not read. Raises DataError if a key is
-    missing or a file is damaged, with the rows of the first chunk that differs.
+    The arrays are private, writable views: writing to them never changes the files. Features larger than
+    `LARGE_BYTES` are read and verified only with `check`. Raises DataError if a key is missing or a file is
+    damaged; the message has the rows of the first chunk that differs.
     """
     files = sorted(path.glob("*.npy"))
     if not files:
@@ -380,13 +380,13 @@ class _Meta(BaseModel):
     format: int
     crc32_chunk_bytes: int | None = None
     symmetric: bool | None = None
-    """Whether the edges are their own transpose; None in folders of older versions."""
+    """Whether the topology equals its transpose; None in folders of older versions."""
     keys: dict[str, NpyChecksums]
 
 
 def _read_meta(path: Path) -> _Meta | None:
-    """Read meta.json; return None if it does not exist. Raises DataError if it is damaged or of an unknown
-    format.
+    """Read meta.json; return None if it does not exist. Raises DataError if it is damaged or its format is
+    unknown.
     """
     file = path / META
     if not file.exists():
@@ -408,7 +408,7 @@ def _read_meta(path: Path) -> _Meta | None:
 
 
 def write_folder(data: Dataset, path: Path) -> None:
-    """Write a checked dataset into an empty folder, features block by block, not atomically."""
+    """Write a checked dataset to an empty folder, with features block by block; not atomic."""
     entries = {key: write_npy(path / f"{key}.npy", array) for key, array in data.arrays.items()}
     for suffix, table in feature_tables(data).items():
         arrays = dict(table.arrays) if suffix else {}

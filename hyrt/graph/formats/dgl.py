@@ -1,6 +1,4 @@
-"""DGL graphs, read by attribute, and files of `dgl.save_graphs` (DGL 0.5 and later), both read without
-importing dgl.
-"""
+"""DGL graphs, and files of `dgl.save_graphs` (DGL 0.5 and later). Both are read without importing dgl."""
 
 from __future__ import annotations
 
@@ -41,14 +39,14 @@ _COO = 0xDD61FFD305DFF127
 _TENSOR = 0xDD5E40F096B4A13F
 _PAGE = 4096
 _VERSION, _OF_TYPES = 2, 2
-# A sparse format is a bit flag if the upper half of the number is 1; older files count formats from 1.
+# If the upper half of the number is 1, a sparse format is a bit flag. Older files number the formats from 1.
 _FORMATS = {(1, 1): "coo", (1, 2): "csr", (1, 4): "csc", (0, 1): "coo", (0, 2): "csr", (0, 3): "csc"}
 _KINDS = {0: "i", 1: "u", 2: "f"}
 _MAX_DIMENSIONS = 8
 
 
 def is_dgl_file(path: Path) -> bool:
-    """Return whether a file starts like a file of `dgl.save_graphs`; False if it cannot be read."""
+    """Return whether a file begins like one of `dgl.save_graphs`; False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(8) == _FILE.to_bytes(8, "little")
@@ -57,9 +55,9 @@ def is_dgl_file(path: Path) -> bool:
 
 
 def read_dgl_file(path: Path, source: str) -> Any:
-    """Read a file's single graph, as an object with the DGL attributes that hyrt uses.
+    """Read the only graph of a file as an object with the DGL attributes that hyrt uses.
 
-    Raises DataError if the file is damaged or unreadable, has several graphs, or is of an older DGL.
+    Raises DataError if the file is damaged or unreadable, has several graphs, or was written by an older DGL.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -110,7 +108,7 @@ class _SavedBytes:
             raise self.damaged("a name is not valid UTF-8") from error
 
     def several(self, one: Callable[[], Any]) -> list[Any]:
-        """Read a count and call `one` that many times; raise DataError if the count exceeds the file."""
+        """Read a count, then call `one` that many times; raise DataError if the count exceeds the file."""
         count = self.number()
         if count > len(self._data):
             raise self.damaged(f"{count:,} entries were announced")
@@ -118,7 +116,7 @@ class _SavedBytes:
 
     def tensor(self) -> Array:
         self.expect(_TENSOR, "tensor")
-        self.raw(8 + 8)  # Skip reserved bytes and the device, always the CPU.
+        self.raw(8 + 8)  # Skip reserved bytes and the device, which is always the CPU.
         ndim = self.number(4)
         kind, bits, lanes = self.number(1), self.number(1), self.number(2)
         if ndim > _MAX_DIMENSIONS or kind not in _KINDS or bits not in (8, 16, 32, 64) or lanes != 1:
@@ -134,7 +132,7 @@ class _SavedBytes:
             dtype = np.dtype(f"<{_KINDS[kind]}{bits // 8}")
         except TypeError as error:
             raise self.damaged(f"a tensor of kind {kind} with {bits} bits") from error
-        # Copy, because numbers in the file are not aligned.
+        # Copy the array, because numbers in the file are not aligned.
         return np.frombuffer(self.raw(num_bytes), dtype).reshape(shape).copy()
 
     def named_tensors(self) -> dict[str, Array]:
@@ -142,10 +140,10 @@ class _SavedBytes:
 
 
 def _graph(saved: _SavedBytes) -> Any:
-    """Read the graph of a file with a single graph.
+    """Read the graph of a file that has a single graph.
 
-    The file has a header page of numbers, tensors that belong to no graph, then per graph its relations as
-    CSR or COO matrices, vertex tensors, edge tensors, and the names of both.
+    The file has a header page of numbers and tensors that belong to no graph. Then follow, for each graph,
+    its relations as CSR or COO matrices, vertex tensors, edge tensors, and the names of both.
     """
     saved.expect(_FILE, "file of dgl.save_graphs")
     version, kind, count = (saved.number() for _ in range(3))
@@ -181,7 +179,7 @@ def _graph(saved: _SavedBytes) -> Any:
 
 
 def _meta_graph(saved: _SavedBytes) -> tuple[list[int], list[int]]:
-    """Read the source type and the destination type of each relation."""
+    """Read the source and destination types of all relations."""
     saved.expect(_META_GRAPH, "type graph")
     rows, columns, numbers = _csr(saved)
     order = np.argsort(numbers, kind="stable") if len(numbers) == len(rows) else np.arange(len(rows))
@@ -189,7 +187,7 @@ def _meta_graph(saved: _SavedBytes) -> tuple[list[int], list[int]]:
 
 
 def _csr(saved: _SavedBytes) -> tuple[Array, Array, Array]:
-    """Read a CSR matrix; return the row, column and edge number of each entry."""
+    """Read a CSR matrix; return row, column and edge number of each entry."""
     saved.expect(_CSR, "CSR matrix")
     saved.raw(16)
     indptr, columns, numbers = saved.tensor(), saved.tensor(), saved.tensor()
@@ -201,7 +199,7 @@ def _csr(saved: _SavedBytes) -> tuple[Array, Array, Array]:
 
 
 def _relation(saved: _SavedBytes) -> tuple[Array, Array]:
-    """Read a relation's sources and destinations, ordered by edge number."""
+    """Read the sources and destinations of a relation in the order of edge numbers."""
     saved.expect(_RELATION, "relation")
     code, _ = saved.number(), saved.number()
     form = _FORMATS.get((code >> 32, code & 0xFFFFFFFF))
@@ -218,7 +216,7 @@ def _relation(saved: _SavedBytes) -> tuple[Array, Array]:
         sources, destinations = (columns, rows) if form == "csc" else (rows, columns)
     if not len(numbers):
         return sources, destinations
-    # Edge tensors are ordered by edge number.
+    # Edge tensors are in the order of edge numbers.
     if numbers.shape != sources.shape or not (np.sort(numbers) == np.arange(len(numbers))).all():
         raise saved.damaged("edge numbers do not match their matrix")
     order = np.argsort(numbers)
@@ -226,7 +224,7 @@ def _relation(saved: _SavedBytes) -> tuple[Array, Array]:
 
 
 class _Edges:
-    """Stand-in for `g.edges`: a call returns the endpoints, indexing returns the tensors."""
+    """Replacement of `g.edges`: a call returns the endpoints, and indexing returns the tensors."""
 
     def __init__(self, ends: dict[Any, tuple[Array, Array]], data: dict[Any, dict[str, Array]]) -> None:
         self._ends = ends
@@ -264,7 +262,7 @@ def _as_dgl(
 
 
 _READ = ("feat", "label", *(f"{split}_mask" for split in SPLITS))
-# Keys that DGL adds to subgraphs: vertex and edge ids in the parent graph.
+# Keys that DGL adds to subgraphs, with the vertex and edge ids of the parent graph.
 _SUBGRAPH_KEYS = ("_ID", "_TYPE")
 WEIGHT_NAMES = ("weight", "w", "edge_weight")
 _FEATURES = "feat"
@@ -273,10 +271,10 @@ _FEATURES = "feat"
 def read_heterograph(graph: Any, name: str) -> Dataset:
     """Build a dataset from a DGL graph with several types of vertices or edges.
 
-    Per vertex type, `feat` is read if it exists (a model learns embeddings for the other types), and for one
-    type `label` and the three masks. Per relation, `weight` (or `w`, or `edge_weight`) is the edge weight,
-    `feat` are the edge features, and `edge_time` (or `time`, or `timestamp`) is the edge time. Edges stay
-    directed. Equal edges are merged: their weights are summed, and the earliest time is kept.
+    Vertex types have features `feat` (a model learns embeddings for types without them), and one type has
+    `label` and the three masks. For relations, `weight` (or `w`, or `edge_weight`) is the edge weight, `feat`
+    are the edge features, and `edge_time` (or `time`, or `timestamp`) is the edge time. Edges stay directed.
+    Equal edges are merged: their weights are summed, and the earliest time is used.
 
     Raises DataError if something is missing or malformed, or if other edge values would be ignored.
     """
@@ -314,7 +312,7 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
             (key for key in data if key not in (*_SUBGRAPH_KEYS, *time)),
             key=lambda key: key not in WEIGHT_NAMES,
         )
-        # Only the first weight is read; other weights would be dropped.
+        # Only the first weight is read. Other weights would be ignored.
         read = [key for i, key in enumerate(of_edges) if key == _FEATURES or (not i and key in WEIGHT_NAMES)]
         dropped = [key for key in of_edges if key not in read]
         if dropped:
@@ -363,11 +361,11 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
 
     In `edata`, `weight` (or `w`, or `edge_weight`) is the edge weight, and `feat` [E, d] are the edge
     features; with one of these, duplicate edges are an error. `edge_time` (or `time`, or `timestamp`) is the
-    edge time; of equal edges, the earliest time is kept.
+    edge time; equal edges get the earliest time.
 
-    Edges stay directed, and equal edges are merged. Labels are converted by `convert_targets`, features other
-    than float16 to float32. Graphs with several vertex or edge types are read by `read_heterograph`. Raises
-    DataError if something is missing or malformed, or if other edge values would be ignored.
+    Edges stay directed, and equal edges are merged. Labels are converted by `convert_targets`, and features
+    other than float16 to float32. Graphs with several vertex or edge types are read by `read_heterograph`.
+    Raises DataError if something is missing or malformed, or if other edge values would be ignored.
     """
     if getattr(graph, "is_block", False):
         raise DataError(f"{name} is a block of a mini-batch: use the whole graph, which hyrt samples itself")
@@ -446,7 +444,7 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
 def _read_edge_data(
     edge_data: Mapping[str, Any], pairs: tuple[Array, Array], num_edges: int, name: str
 ) -> dict[str, Array]:
-    """Return edge weights and features by schema key, in row order."""
+    """Return edge weights and features by schema key, in the order of rows."""
     values_by_key: dict[str, Array] = {}
     if not edge_data:
         return values_by_key
@@ -477,7 +475,7 @@ def _array(data: Mapping[str, Any], key: str, name: str) -> Array:
 
 
 def _remedy(key: str) -> str:
-    """Return how to set a missing key."""
+    """Return an instruction for adding a missing key."""
     if not key.endswith("_mask"):
         return f": set g.ndata[{key!r}] = ..."
     return (

@@ -1,6 +1,6 @@
-"""Strict reading and writing of .npy files, memory-mapped, with a record of dtype, shape and checksums.
+"""Strict reading and writing of memory-mapped `.npy` files, with a record of dtype, shape and checksums.
 
-A damaged or hostile file raises an error instead of allocating memory or running a pickle.
+A damaged or malicious file causes an error, but neither allocates memory nor runs a pickle.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class NpyHeader:
     """Header of a .npy file."""
 
     dtype: np.dtype[np.generic]
-    """Little-endian element type of fixed size."""
+    """Dtype of the elements: little-endian, with a fixed size."""
     shape: tuple[int, ...]
     fortran: bool
     """Whether the array is stored by columns."""
     offset: int
-    """Number of bytes before the first element."""
+    """Offset of the first element in bytes."""
 
     @property
     def data_bytes(self) -> int:
@@ -55,9 +55,9 @@ class NpyHeader:
 
 
 def read_header(file: IO[bytes], location: str, *, is_text: bool = False) -> NpyHeader:
-    """Read the header of a .npy stream, and leave the stream at the first element.
+    """Read the header of a `.npy` stream, which is then at the first element.
 
-    With `is_text`, strings of a fixed length are expected instead of numbers. Raises DataError for other
+    If `is_text`, the array must have strings of fixed length instead of numbers. Raises DataError for other
     data, such as objects, records or big-endian numbers.
     """
     start = file.read(8)
@@ -121,7 +121,7 @@ def read_header(file: IO[bytes], location: str, *, is_text: bool = False) -> Npy
 
 
 def header_bytes(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
-    """Return a row-major array's header, padded to 128 bytes so that the shape can be updated later."""
+    """Return the header of a row-major array, padded to 128 bytes so that the shape can be changed later."""
     descr = dtype.str if dtype.itemsize == 1 else dtype.newbyteorder("<").str
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
     padded = text.ljust(_FIXED_HEADER - 11) + "\n"
@@ -129,7 +129,7 @@ def header_bytes(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
 
 
 class NpyWriter:
-    """Writer of a .npy file that grows by rows; closing updates the number of rows in the header."""
+    """Writer of a `.npy` file that grows by rows. Closing it updates the number of rows in the header."""
 
     def __init__(self, path: Path, dtype: np.dtype[np.generic], row_shape: tuple[int, ...] = ()) -> None:
         self.dtype = np.dtype(dtype)
@@ -146,7 +146,7 @@ class NpyWriter:
         return (self.num_rows, *self.row_shape)
 
     def append(self, rows: Array) -> None:
-        """Write rows [n, *row_shape], converted to the file's dtype."""
+        """Write rows [n, *row_shape] after converting them to the dtype of the file."""
         for start in range(0, len(rows), step := rows_per_chunk(self.row_shape, self.dtype)):
             block = np.ascontiguousarray(rows[start : start + step], dtype=self.dtype)
             data = block.reshape(-1).view(np.uint8).data
@@ -183,28 +183,28 @@ class NpyWriter:
 
 
 def rows_per_chunk(row_shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int:
-    """Return the number of rows in a chunk of about `CHUNK_BYTES`, at least one."""
+    """Return the number of rows in a chunk of about `CHUNK_BYTES`, which is at least one."""
     return max(1, CHUNK_BYTES // max(1, math.prod(row_shape) * dtype.itemsize))
 
 
 _MAP_NORESERVE = (
     0x4000 if hasattr(mmap, "MAP_POPULATE") else 0
-)  # Linux; a constant of the mmap module since Python 3.13
+)  # Value on Linux; a constant of the mmap module since Python 3.13.
 
-# Large pages do not pay off for smaller files.
+# For smaller files, large pages have no benefit.
 _LARGE_BYTES = 32 << 20
 _PARTS_OF_MEMORY = 8
 
 
 class NpyChecksums(BaseModel):
-    """Record of a .npy file's dtype, shape and checksums."""
+    """Record of the dtype, shape and checksums of a `.npy` file."""
 
     model_config = ConfigDict(frozen=True)
 
     dtype: str
     shape: tuple[int, ...]
     crc32: list[int]
-    """Checksum of each chunk of `CHUNK_BYTES` bytes."""
+    """CRC-32 of each chunk of `CHUNK_BYTES` bytes."""
 
     @classmethod
     def from_writer(cls, writer: NpyWriter) -> NpyChecksums:
@@ -212,8 +212,8 @@ class NpyChecksums(BaseModel):
         return cls(dtype=writer.dtype.name, shape=writer.shape, crc32=writer.checksums)
 
     def check_header(self, header: NpyHeader, location: str, record_file: str, hint: str = "") -> None:
-        """Raise DataError if a file's dtype or shape differs from the record; the other arguments are for
-        the message.
+        """Raise DataError if the dtype or shape of a file differs from the record. The other arguments are
+        for the message.
         """
         if self.dtype != header.dtype.name or self.shape != header.shape:
             raise DataError(
@@ -266,7 +266,7 @@ def write_blocks(
 def evict_from_page_cache(file: Path) -> None:
     """Evict a large file from the page cache after writing, so that the next mapping gets large pages.
 
-    Data that is written in pieces is cached in small pages, which are never merged.
+    Data written in pieces is cached in small pages, which are never merged.
     """
     num_bytes = file.stat().st_size
     if num_bytes < _LARGE_BYTES or not _may_stay(num_bytes) or not hasattr(os, "posix_fadvise"):
@@ -274,17 +274,17 @@ def evict_from_page_cache(file: Path) -> None:
     with file.open("rb") as stream:
         # Only clean pages can be evicted.
         os.fdatasync(stream.fileno())
-        with suppress(OSError):  # Not supported by every file system.
+        with suppress(OSError):  # Some file systems do not support this.
             os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def map_npy(file: Path) -> Array:
-    """Map one .npy file as a private, writable view. Raises DataError if it is damaged or cannot be read."""
+    """Map a `.npy` file as a private, writable view. Raises DataError if it is damaged or unreadable."""
     return map_with_header(file, str(file))[0]
 
 
 def map_with_header(file: Path, location: str, *, is_text: bool = False) -> tuple[Array, NpyHeader]:
-    """Map one .npy file like `map_npy`; `is_text` is as in `read_header`."""
+    """Map a `.npy` file like `map_npy`; for `is_text`, see `read_header`."""
     try:
         with file.open("rb") as stream:
             header = read_header(stream, location, is_text=is_text)
@@ -302,8 +302,8 @@ def map_with_header(file: Path, location: str, *, is_text: bool = False) -> tupl
                 )
             if data_bytes == 0:
                 return np.empty(header.shape, header.dtype), header
-            # A private mapping is writable, which compiled kernels and torch require, but never changes the
-            # file. Without swap reservation it may be larger than memory.
+            # A private mapping is writable, as compiled kernels and torch require, but never changes the
+            # file. Since no swap space is reserved, it may be larger than memory.
             mapping = mmap.mmap(
                 stream.fileno(),
                 0,
@@ -322,9 +322,9 @@ def map_with_header(file: Path, location: str, *, is_text: bool = False) -> tupl
 
 
 def _prefer_large_pages(mapping: mmap.mmap) -> None:
-    """Request 2 MiB pages for a mapped file, for fewer TLB misses when rows are gathered.
+    """Request 2 MiB pages for a mapped file, which reduces TLB misses when rows are gathered.
 
-    Skipped if the file may not stay in memory, because each access would then load a whole large page again.
+    Skipped if the file may not stay in memory, since each access would then load a whole large page again.
     """
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is not None and _may_stay(len(mapping)):
@@ -333,14 +333,14 @@ def _prefer_large_pages(mapping: mmap.mmap) -> None:
 
 
 def _may_stay(num_bytes: int) -> bool:
-    """Return whether a file of this size fits well into the memory available to this process."""
+    """Return whether a file of this size fits well into the memory that is available to this process."""
     limit = cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))["memory_bytes"]
     total = psutil.virtual_memory().total
     return num_bytes * _PARTS_OF_MEMORY <= (total if limit is None else min(total, limit))
 
 
 def read_npy_shape(file: Path) -> tuple[int, ...] | None:
-    """Return the shape of the array in a .npy file; None if the header is unreadable."""
+    """Return the shape of the array in a `.npy` file; None if its header is unreadable."""
     try:
         with file.open("rb") as stream:
             return read_header(stream, str(file)).shape

@@ -1,4 +1,4 @@
-"""Conversion of other libraries' tensors and edge lists to arrays, and shared code for heterogeneous PyG and
+"""Conversion of tensors and edge lists of other libraries to arrays, and code shared by heterogeneous PyG and
 DGL graphs.
 """
 
@@ -40,14 +40,14 @@ from hyrt.graph.topology import Topology
 Array = NDArray[Any]
 
 _LOW_PRECISION = ("bfloat16", "float8")
-"""Floating-point types without a numpy equivalent, which are converted to float32 exactly."""
+"""Floating-point dtypes that numpy lacks. They are converted to float32 without rounding."""
 
 
 def as_array(value: Any, location: str) -> Array:
-    """Convert a torch tensor or array-like to a numpy array; quantized tensors are dequantized.
+    """Convert a torch tensor or array-like to a numpy array; dequantize quantized tensors.
 
-    `location` is the user's expression for the value, for messages. Raises DataError if the value is sparse,
-    complex, or not an array of numbers.
+    `location` is the expression by which the user accesses the value, for messages. Raises DataError if the
+    value is sparse, complex, or not an array of numbers.
     """
     if getattr(value, "layout", None) is not None and "strided" not in str(value.layout):
         raise DataError(f"{location} is sparse: make it dense with .to_dense()")
@@ -80,7 +80,7 @@ def as_array(value: Any, location: str) -> Array:
 
 
 def as_mask(values: Array, location: str) -> Array:
-    """Convert a mask of bools, or of the numbers 0 and 1, to bool. Raises DataError for other numbers."""
+    """Convert a mask of bools, or of numbers 0 and 1, to bool. Raises DataError for other numbers."""
     if values.dtype == np.bool_:
         return np.ascontiguousarray(values)
     if not ((values == 0) | (values == 1)).all():
@@ -91,18 +91,18 @@ def as_mask(values: Array, location: str) -> Array:
 
 
 def read_adjacency(matrix: Any, location: str) -> tuple[Array, Array]:
-    """Return the edges of an `adj_t` as built by `ToSparseTensor`, with one row per destination.
+    """Return the edges of `adj_t`, which `ToSparseTensor` builds with one row per destination.
 
-    Returns sources and destinations [2, E], and values [E]. Raises DataError if the value is not a sparse
-    matrix.
+    Returns the sources and destinations [2, E], and the values [E]. Raises DataError if `matrix` is not a
+    sparse matrix.
     """
-    if hasattr(matrix, "coo"):  # torch_sparse.SparseTensor
+    if hasattr(matrix, "coo"):  # This is a torch_sparse.SparseTensor
         rows, columns, values = matrix.coo()
         values = np.ones(len(rows)) if values is None else as_array(values, location)
         return np.stack([as_array(columns, location), as_array(rows, location)]), values
     if "sparse" not in str(getattr(matrix, "layout", "")):
         raise DataError(f"{location} is not a sparse matrix: set edge_index instead")
-    # Do not coalesce, which would sum the values of equal edges.
+    # Coalescing would sum the values of equal edges.
     coo = matrix.detach().to_sparse_coo()
     return coo._indices().flip(0).cpu().numpy(), as_array(coo._values(), location)
 
@@ -131,10 +131,10 @@ def build_csr_of_pairs(
 def find_csr_order(
     sources: Array, destinations: Array, num_edges: int, name: str, key: str, remedy: str
 ) -> NDArray[np.int64]:
-    """Return the input position of each entry of `build_csr_of_pairs`, to put edge values into row order.
+    """Return the input position of each entry of `build_csr_of_pairs`, for sorting edge values like rows.
 
-    Raises DataError if there are parallel edges, because only one of their values could be kept; `key` names
-    the values, and `remedy` is how a user merges parallel edges.
+    Raises DataError if there are parallel edges, because only one of their values could be stored. `key` is
+    the name of the values, and `remedy` how a user merges parallel edges.
     """
     if len(sources) != num_edges:
         raise reject(
@@ -148,10 +148,10 @@ def find_csr_order(
 
 
 def as_weights(values: Array, num_edges: int, location: str, remedy: str) -> Array:
-    """Convert values [e] or [e, 1] to float32 edge weights [e].
+    """Convert values [e] or [e, 1] to edge weights [e] float32.
 
-    `location` is the user's expression for the values, and `remedy` is how a user removes them. Raises
-    DataError if they are not one finite number above 0 per edge.
+    `location` is the expression by which the user accesses the values, and `remedy` how a user removes them.
+    Raises DataError unless they are one finite positive number per edge.
     """
     flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if flat.shape != (num_edges,) or values.dtype.kind not in "iuf":
@@ -172,9 +172,9 @@ def as_weights(values: Array, num_edges: int, location: str, remedy: str) -> Arr
 
 
 def as_edge_features(values: Array, num_edges: int, location: str, remedy: str) -> Array:
-    """Convert values [e, d] or [e] to float32 edge features [e, d], like `as_weights`.
+    """Convert values [e, d] or [e] to edge features [e, d] float32, like `as_weights`.
 
-    Raises DataError if the values are not a row of finite numbers per edge.
+    Raises DataError unless the values are one row of finite numbers per edge.
     """
     rows = values[:, None] if values.ndim == 1 else values
     if rows.ndim != 2 or len(rows) != num_edges or not rows.shape[1] or values.dtype.kind not in "biuf":
@@ -199,40 +199,40 @@ Triple = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class HeteroParts:
-    """Contents of another library's heterogeneous graph."""
+    """Contents of a heterogeneous graph of another library."""
 
     name: str
-    """Name of the graph in messages."""
+    """Name of the graph for messages."""
     counts: Mapping[str, int]
     """Number of vertices per type."""
     features: Mapping[str, Array]
-    """[n, F] feature rows of each type with features."""
+    """Feature rows [n, F] of each type that has features."""
     labels: Mapping[str, Array]
-    """Labels of each type with labels, unconverted."""
+    """Labels of each type that has labels, before conversion."""
     masks: Mapping[str, Mapping[str, Array]]
-    """Masks of each type, by split name."""
+    """Masks of each type, by split."""
     edges: Mapping[Triple, tuple[Array, Array]]
-    """Sources and destinations per relation, numbered within their types."""
+    """Sources and destinations of each relation, numbered within their types."""
     weights: Mapping[Triple, Array]
-    """[e] float32 edge weights of each relation with weights."""
+    """Edge weights [e] float32 of each relation that has weights."""
     edge_features: Mapping[Triple, Array]
-    """[e, d] float32 edge features of each relation with features."""
+    """Edge features [e, d] float32 of each relation that has features."""
     labels_location: str
-    """The user's expression for labels, with `{}` for the type, for messages."""
+    """Expression by which the user accesses labels, with `{}` for the type, for messages."""
     mask_location: str
-    """The user's expression for a mask, with `{}` for the type and the split, for messages."""
+    """Expression by which the user accesses a mask, with `{}` for type and split, for messages."""
     times: Mapping[Triple, Array]
-    """[e] int64 or float64 edge times of each relation with times."""
+    """Edge times [e] int64 or float64 of each relation that has times."""
 
     __repr__ = short_repr
 
 
 def build_hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
-    """Build the dataset of a heterogeneous graph; equal edges of a relation are merged, and self loops are
-    kept.
+    """Build the dataset of a heterogeneous graph. Equal edges of a relation are merged, and self-loops are
+    preserved.
 
-    Labels and masks must belong to one vertex type. Labels are converted by `convert_targets`, features other
-    than float16 to float32. Raises DataError if something is missing or malformed.
+    Labels and masks must belong to one vertex type. Labels are converted by `convert_targets`, and features
+    other than float16 to float32. Raises DataError if something is missing or malformed.
     """
     name = parts.name
     for vertex_type in parts.counts:
@@ -295,7 +295,7 @@ def build_hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dat
 
 
 def _times_of_edges(parts: HeteroParts, types: GraphTypes, arrays: Mapping[str, Array]) -> Array:
-    """Return all edge times in the dataset's edge order; unknown for relations without times."""
+    """Return all edge times in the edge order of the dataset; unknown for relations without times."""
     listed_edges = []
     for number, (triple, ends) in enumerate(parts.edges.items()):
         if triple in parts.times:
@@ -307,9 +307,9 @@ def _times_of_edges(parts: HeteroParts, types: GraphTypes, arrays: Mapping[str, 
 
 
 def _features_of_edges(parts: HeteroParts, types: GraphTypes, num_merged: int) -> Array:
-    """Return all edge features [E, d] in the dataset's edge order; 0 for relations without features.
+    """Return all edge features [E, d] in the edge order of the dataset; 0 for relations without features.
 
-    Raises DataError if widths differ between relations, or some edges are equal.
+    Raises DataError if widths differ between relations, or if there are equal edges.
     """
     edge_features = parts.edge_features
     widths = {" ".join(triple): rows.shape[1] for triple, rows in edge_features.items()}
@@ -334,7 +334,7 @@ def _features_of_edges(parts: HeteroParts, types: GraphTypes, num_merged: int) -
         rows.append(
             edge_features[triple] if triple in edge_features else np.zeros((count, width), np.float32)
         )
-    # Row order: by destination, relation and source.
+    # Rows are sorted by destination, relation and source.
     order = np.lexsort(np.concatenate(keys, 1))
     ordered: Array = np.concatenate(rows)[order]
     return ordered

@@ -1,7 +1,7 @@
-"""Datasets in the ogb package's folder layout: ogbn-* (CSV and binary) and MAG240M.
+"""Datasets in the folder layout of the ogb package: ogbn-* (CSV and binary) and MAG240M.
 
-The ogb package only downloads: its preprocessing holds everything in memory, and its pickles are not needed.
-Hu et al., "Open Graph Benchmark", NeurIPS 2020; Hu et al., "OGB-LSC", 2021.
+The ogb package is only used for downloads: its preprocessing has everything in memory, and its pickles are
+not needed. Hu et al., "Open Graph Benchmark", NeurIPS 2020; Hu et al., "OGB-LSC", 2021.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ Array = NDArray[Any]
 Splits = dict[str, NDArray[np.int64]]
 
 HETERO_SUFFIX = ":typed"
-"""Suffix of MAG240M's name that selects the heterogeneous graph instead of papers only."""
+"""Suffix of MAG240M's name that selects the heterogeneous graph instead of the graph of papers."""
 _SEPARATOR = "___"
 MAG240M_TYPES = ("paper", "author", "institution")
 _PIECE = 1 << 22
 
 
 def read_hetero_ogb(name: str, folder: Path, scratch: Path | None) -> Dataset:
-    """Read a heterogeneous dataset; edges stay directed, and equal edges of a relation are merged.
+    """Read a heterogeneous dataset. Edges stay directed, and equal edges of a relation are merged.
 
     Unlabelled vertices get -1 and are removed from the splits. Edges are sorted in `scratch`, or in memory if
     it is None. Raises DataError if a file is missing or damaged, or the dataset is homogeneous.
@@ -69,7 +69,7 @@ def read_hetero_ogb(name: str, folder: Path, scratch: Path | None) -> Dataset:
 
 
 def count_types(folder: Path) -> dict[str, int]:
-    """Return the number of vertices per type of a CSV dataset. Raises DataError if the file is damaged or
+    """Return the number of vertices per type in a CSV dataset. Raises DataError if the file is damaged or
     missing.
     """
     file = folder / "raw" / "num-node-dict.csv.gz"
@@ -142,7 +142,7 @@ def _csv_parts(name: str, folder: Path, scratch: Path | None) -> HeteroDatasetPa
 
 
 def _csv_edges(file: Path, scratch: Path | None) -> tuple[Array, Array]:
-    """Read the endpoints of one relation's edges; memory-mapped if there is a scratch folder."""
+    """Read the endpoints of a relation's edges, memory-mapped if there is a scratch folder."""
     if scratch is not None:
         scratch.mkdir()
     stores = [ArrayBuilder(np.dtype(np.int64), scratch and scratch / f"{end}.npy") for end in ("from", "to")]
@@ -220,9 +220,7 @@ def _mag240m(name: str, folder: Path, scratch: Path | None) -> HeteroDatasetPart
 
 
 def read_mag240m_splits(folder: Path) -> Splits:
-    """Read the papers of `train`, `val` and `test`. Raises DataError if the split file is damaged or
-    missing.
-    """
+    """Read the papers of each split. Raises DataError if the split file is damaged or missing."""
     split = load_tensors(folder / "split_dict.pt")
     try:
         test = split["test"] if "test" in split else split["test-dev"]
@@ -267,14 +265,14 @@ def _pieces(ends: list[tuple[Array, Array]]) -> RelationEdgeStream:
 
 
 def read_ogb(name: str, scratch: Path | None) -> Dataset:
-    """Read an OGB node-classification dataset, and download it first if necessary.
+    """Read an OGB node-classification dataset after downloading it if necessary.
 
     `name` is `ogbn-NAME` or `mag240m`, located by `find_ogb_folder`, or a dataset folder. Heterogeneous
-    graphs (ogbn-mag, and mag240m if the name ends in `:typed`) keep their edge directions; others are
-    symmetrized, as is usual, and equal edges are merged. Unlabelled vertices get -1 and are removed from the
-    splits: mag240m publishes no test labels, so its test split may be empty (compare on `val`).
+    graphs (ogbn-mag, and mag240m if the name ends in `:typed`) stay directed, and others are symmetrized, as
+    is usual. Equal edges are merged. Unlabelled vertices get -1 and are removed from the splits. The test
+    labels of mag240m are not published, so its test split may be empty (compare on `val`).
 
-    Edges are sorted, and features stored by columns are transposed, in `scratch`, or in memory if it is None.
+    In `scratch` (in memory if it is None), edges are sorted, and features stored by columns are transposed.
     Raises DataError if the ogb package is required but missing, the dataset is multi-label, or a file is
     damaged.
     """
@@ -310,7 +308,7 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
 
 
 def count_vertices(folder: Path, *, all_types: bool = False) -> int:
-    """Return the number of vertices of a downloaded dataset: only papers of MAG240M unless `all_types`.
+    """Return the number of vertices in a downloaded dataset; for MAG240M, of papers unless `all_types`.
 
     Raises DataError if the file with the counts is damaged or missing.
     """
@@ -425,7 +423,7 @@ def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
             "download it again"
         )
     if scratch is None and shape[1] > MAX_EDGES_IN_MEMORY:
-        # Check before hours of decompression; `_assemble` checks mapped sources.
+        # Fail early instead of after hours of decompression. For mapped sources, `_assemble` checks this.
         raise DataError(
             f"{folder}: the {shape[1]:,} edges must be sorted on disk first: run hyrt data convert"
         )
@@ -437,7 +435,7 @@ def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
     ends = _EdgeStore(scratch, count, f"{data}: key 'edge_index'")
     position = 0
     for piece in member.pieces(_PIECE):
-        # The member stores all sources, followed by all targets.
+        # The member has all sources, followed by all targets.
         cut = min(max(shape[1] - position, 0), len(piece))
         ends.append(piece[:cut], piece[cut:])
         position += len(piece)
@@ -470,7 +468,7 @@ def _read_mag240m(folder: Path) -> _Parts:
 
 
 class _EdgeStore:
-    """Decoded edges, in memory or on disk, that can be streamed repeatedly."""
+    """Decoded edges in memory or on disk, which can be streamed repeatedly."""
 
     def __init__(self, scratch: Path | None, num_vertices: int, where: str) -> None:
         dtype = np.dtype(np.int32 if num_vertices < 2**31 else np.int64)
@@ -486,7 +484,7 @@ class _EdgeStore:
             (self._sources, sources, self.num_edges),
             (self._targets, targets, self._num_targets),
         ):
-            # Check before conversion to int32, because invalid values could wrap around.
+            # Check the values before they are converted to int32, because invalid ones could wrap around.
             outside = (part < 0) | (part >= self._count)
             if outside.any():
                 i = int(outside.argmax())

@@ -1,6 +1,4 @@
-"""Location, download and file formats of the ogb package's datasets: gzipped CSV tables, splits and torch
-files.
-"""
+"""Location, download and file formats of OGB datasets: gzipped CSV tables, splits and torch files."""
 
 from __future__ import annotations
 
@@ -23,13 +21,13 @@ from hyrt.errors import DataError, one_line
 from hyrt.graph.check import convert_classes, convert_targets
 
 OGB_ROOT = Path("dataset")
-"""Folder, relative to the current one, to which ogb downloads datasets."""
+"""Folder to which ogb downloads datasets, relative to the current folder."""
 
 
 def find_ogb_folder(name: str) -> Path:
-    """Return a dataset's folder, or the folder to which it will be downloaded; `name` is a name or a folder.
+    """Return the folder of a dataset, downloaded or not; `name` is a name or a folder.
 
-    `dataset/` in the current folder, which ogb uses, has precedence over the user's cache.
+    `dataset/` in the current folder, which ogb uses, has precedence over the cache of the user.
     """
     folder = Path(os.path.expanduser(name))
     if folder.is_dir():
@@ -42,7 +40,7 @@ def find_ogb_folder(name: str) -> Path:
 def download_ogb(name: str, folder: Path) -> None:
     """Download a dataset into a folder with the ogb package.
 
-    Raises DataError if the package is missing, does not know the dataset, or fails to download it, or if the
+    Raises DataError if the package is missing, does not know the dataset or cannot download it, or if the
     dataset is multi-label.
     """
     try:
@@ -82,7 +80,7 @@ def download_ogb(name: str, folder: Path) -> None:
 
 
 def _origin(name: str) -> tuple[str, str]:
-    """Return a dataset's URL and the folder name in its archive, as defined by the installed ogb."""
+    """Return the URL of a dataset and the folder name in its archive, as the installed ogb defines them."""
     if name == "mag240m":
         from ogb.lsc import MAG240MDataset
 
@@ -112,16 +110,16 @@ _LINES = 1 << 16
 
 
 def convert_labels(values: Array, folder: Path) -> Array:
-    """Convert labels to hyrt's dtypes; `folder` is for messages."""
+    """Convert labels to the dtypes that hyrt uses; `folder` is for messages."""
     if values.ndim == 2 and values.shape[1] > 1:
         return convert_targets(values, str(folder), "node label")
     return convert_classes(values.reshape(-1), str(folder), "node label")
 
 
 def read_csv_splits(folder: Path, vertex_type: str = "") -> dict[str, NDArray[np.int64]]:
-    """Read the vertices of `train`, `val` and `test`; `vertex_type` is for heterogeneous datasets.
+    """Read the vertices in `train`, `val` and `test`; `vertex_type` is for heterogeneous datasets.
 
-    Raises DataError if there is not exactly one split scheme, or a file is damaged.
+    Raises DataError unless there is exactly one split scheme, or if a file is damaged.
     """
     schemes = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
     if len(schemes) != 1:
@@ -139,9 +137,9 @@ def read_csv_splits(folder: Path, vertex_type: str = "") -> dict[str, NDArray[np
 
 
 def iter_csv_blocks(file: Path, dtype: type[np.generic]) -> Iterator[Array]:
-    """Yield tables [n, columns] of consecutive lines of a gzipped CSV file without header.
+    """Yield tables [n, columns] with consecutive lines of a gzipped CSV file without header.
 
-    Raises DataError with the line if the file is missing or damaged.
+    Raises DataError with the line number if the file is missing or damaged.
     """
     line = 0
     try:
@@ -165,8 +163,8 @@ def read_csv_table(file: Path, dtype: type[np.generic]) -> Array:
 
 
 def load_tensors(file: Path) -> Any:
-    """Load a torch file of numbers and arrays; raise DataError if it has other contents, is damaged or
-    missing.
+    """Load a torch file of numbers and arrays; raise DataError if it is missing, damaged, or has other
+    contents.
     """
     from _codecs import encode
 
@@ -175,13 +173,13 @@ def load_tensors(file: Path) -> Any:
     reconstruct: Any = np.empty(0).__reduce__()[0]
     scalar: Any = np.int64(0).__reduce__()[0]
     allowed: list[Any] = [np.ndarray, np.dtype, encode, type(np.dtype(np.int64)), type(np.dtype(np.int32))]
-    # numpy moved these functions; a file contains the module name of the numpy version that wrote it.
+    # numpy has moved these functions. A file has their module name in the version of numpy that wrote it.
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
         allowed += [(reconstruct, f"{module}._reconstruct"), (scalar, f"{module}.scalar")]
     try:
         with torch.serialization.safe_globals(allowed):
             return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch may raise any exception on damaged data
+    except Exception as error:  # torch may raise any exception for damaged data.
         raise DataError(
             f"{file} is missing, damaged or not made of plain arrays ({one_line(str(error))}): download it "
             "again"

@@ -44,11 +44,11 @@ _EDGE_KEYS = (EDGE_WEIGHT, "edge_attr")
 def read_hetero_data(data: Any) -> Dataset:
     """Build a dataset from a PyG `HeteroData`.
 
-    Per vertex type, `x` is read if it exists (a model learns embeddings for the other types), and for one
-    type `y` and the three masks. Per edge type, `edge_index`, `edge_weight`, `edge_attr` and `edge_time` (or
-    `time`, or `timestamp`) are read. `edge_attr` are the edge features, or the edge weight if it has one
-    column and there is no `edge_weight`. Edges stay directed. Equal edges are merged: their weights are
-    summed, and the earliest time is kept.
+    Vertex types have features `x` (a model learns embeddings for types without them), and one type has `y`
+    and the three masks. For edge types, `edge_index`, `edge_weight`, `edge_attr` and `edge_time` (or `time`,
+    or `timestamp`) are read. `edge_attr` are the edge features, or the edge weight if it has one column and
+    there is no `edge_weight`. Edges stay directed. Equal edges are merged: their weights are summed, and the
+    earliest time is used.
 
     Raises DataError if something is missing or malformed, or if other edge values would be ignored.
     """
@@ -107,7 +107,7 @@ def _count(store: dict[str, Any], arrays: dict[str, Array], location: str) -> in
 def _edges(
     data: Any,
 ) -> tuple[dict[Triple, tuple[Array, Array]], dict[Triple, Array], dict[Triple, Array], dict[Triple, Array]]:
-    """Return endpoints, weights, features and times of the edges, per relation that has them."""
+    """Return the endpoints of all edges; weights, features and times only for relations that have them."""
     endpoints: dict[Triple, tuple[Array, Array]] = {}
     weights: dict[Triple, Array] = {}
     features: dict[Triple, Array] = {}
@@ -159,22 +159,22 @@ def _edges(
 _ATTRIBUTES = "edge_attr"
 _EDGE_ATTRIBUTES = (EDGE_TYPE, EDGE_WEIGHT, _ATTRIBUTES)
 _LINK_ATTRIBUTES = ("edge_label", "edge_label_index")
-"""Attributes of RandomLinkSplit, which are ignored: hyrt splits links itself, or reads `links.split`."""
+"""Attributes of RandomLinkSplit, which are ignored: hyrt splits links itself or reads `links.split`."""
 
 
 def read_pyg(data: Any) -> Dataset:
-    """Build a dataset from a PyG `Data` with x, edge_index, y and the three masks, or from a `HeteroData`.
+    """Build a dataset from a PyG `HeteroData`, or from a `Data` with x, edge_index, y and the three masks.
 
-    A `HeteroData` is read by `read_hetero_data`. In a `Data` without masks, x and y are optional (for link
-    prediction); the default feature of a vertex is the logarithm of its degree. `adj_t` replaces a missing
+    A `HeteroData` is read by `read_hetero_data`. In a `Data` without masks (for link prediction), x and y are
+    optional, and the default feature of a vertex is the logarithm of its degree. `adj_t` replaces a missing
     `edge_index`.
 
-    Edges go from row 0 to row 1 of `edge_index` and stay directed; equal edges are merged. Labels are
-    converted by `convert_targets`, features other than float16 to float32. Optional edge attributes are
+    Edges lead from row 0 to row 1 of `edge_index` and stay directed. Equal edges are merged. Labels are
+    converted by `convert_targets`, and features other than float16 to float32. Optional edge attributes are
     `edge_type`, `edge_weight`, and `edge_attr`, which are the edge features, or the edge weight if it has one
-    column and there is no `edge_weight`; with one of these, duplicate edges are an error. `edge_time` is the
-    time of each edge, as is `time` or `timestamp` if its length is the number of edges and not the number of
-    vertices; of equal edges, the earliest time is kept.
+    column and there is no `edge_weight`. With one of these, duplicate edges are an error. `edge_time` is the
+    time of each edge, and so is `time` or `timestamp` if its length is the number of edges and not the number
+    of vertices. Equal edges get the earliest time.
 
     Raises DataError if an attribute is missing or malformed, or if other edge values would be ignored.
     """
@@ -302,7 +302,7 @@ def _num_vertices(data: Any, attributes: dict[str, Any], arrays: dict[str, Array
 
 
 def _in_rows(edges: Array, edge_values: dict[str, Array], num_edges: int, name: str) -> dict[str, Array]:
-    """Return edge types, weights and features in row order."""
+    """Return edge types, weights and features in the order of rows."""
     expected = {
         EDGE_TYPE: ("integers", "iu", 1),
         EDGE_WEIGHT: ("numbers", "iuf", 1),

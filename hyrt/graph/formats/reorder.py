@@ -37,9 +37,9 @@ from hyrt.runtime.workers import Workers, use_workers
 Array = NDArray[Any]
 
 RANGE_ENTRIES = 1 << 21
-"""Number of entries that are sorted at once; a longer row is one piece."""
+"""Number of entries to sort at once. A longer row is sorted at once too."""
 ENTRY_BYTES = 64
-"""Upper bound of the memory per entry, in bytes."""
+"""Upper bound of the memory per entry in bytes."""
 _MATRICES = (("indptr", "indices", EDGE_VALUE_KEYS), ("feat_indptr", "feat_indices", ("feat_values",)))
 _ADDED_UP = (EDGE_WEIGHT, "feat_values")
 
@@ -47,14 +47,14 @@ POINTERS = tuple(pointer for pointer, _, _ in _MATRICES)
 
 
 def order_rows(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> Dataset:
-    """Return the dataset with sorted or deduplicated rows in the topology and in sparse features.
+    """Return the dataset with sorted or deduplicated rows of the topology and of sparse features.
 
-    `sort` sorts each row stably, in a heterogeneous graph by relation first. `unique` keeps one of the equal
-    neighbours (of one relation) in a row: edge weights and values of sparse features are summed in order, and
-    the earliest time is kept. The new arrays are memory-mapped files in `scratch`.
+    `sort` sorts each row stably, in a heterogeneous graph by relation first. `unique` merges equal neighbours
+    (of one relation) in a row: edge weights and values of sparse features are summed in order, and the
+    earliest time is used. The new arrays are memory-mapped files in `scratch`.
 
-    The dataset must be valid except for the order of its rows. Raises DataError if edges to be merged have
-    types or features.
+    The dataset must be valid except for the order of rows. Raises DataError if edges to be merged have types
+    or features.
     """
     arrays = dict(data.arrays)
     is_hetero = data.tables is not None
@@ -75,7 +75,7 @@ def order_rows(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> Dat
                 lengths = np.diff(starts)
                 rows = np.repeat(np.arange(len(lengths)), lengths)
                 entry_values = {key: arrays[key][starts[0] : starts[-1]] for key in values}
-                # Sort key that precedes the column in a row.
+                # First sort key of a row, before the column.
                 relations = (entry_values[EDGE_TYPE],) if is_hetero and EDGE_TYPE in entry_values else ()
                 if sort:
                     order = np.lexsort((entries, *relations, rows))
@@ -105,12 +105,12 @@ def order_rows(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> Dat
             name: order_rows(table, _folder(scratch, number), sort=sort, unique=unique)
             for number, (name, table) in enumerate(tables.items())
         }
-    # The symmetry of unsorted rows was not determined correctly, so clear it.
+    # `symmetric` is unreliable for unsorted rows, so clear it.
     return replace(data, arrays=arrays, symmetric=None, tables=tables)
 
 
 def _folder(scratch: Path, number: int) -> Path:
-    """Create a folder for one vertex type's feature files."""
+    """Create a folder for the feature files of a vertex type."""
     folder = scratch / f"ordered-{number}"
     folder.mkdir()
     return folder
@@ -119,7 +119,7 @@ def _folder(scratch: Path, number: int) -> Path:
 def _merge_values(
     name: str, key: str, values: Array, is_first: NDArray[np.bool_], equal_keys: tuple[str, ...]
 ) -> Array:
-    """Return the values of the kept entries, each of which represents the equal entries after it.
+    """Return the value of each group of equal entries, the first of which is marked.
 
     `equal_keys` are the keys whose values agree in equal entries.
     """
@@ -142,9 +142,9 @@ def _merge_values(
 
 
 ENTRIES = 1 << 24
-"""Number of row entries that are renumbered at once; a longer row is one piece."""
+"""Number of row entries to renumber at once. A longer row is renumbered at once too."""
 _WITH_VALUES = 1 << 21
-"""Smaller `ENTRIES` for edges with values, which need several arrays."""
+"""`ENTRIES` for edges with values, which is smaller because they need several arrays."""
 _ROWS = 1 << 12
 
 
@@ -155,7 +155,7 @@ def _by_degree(topology: Topology) -> Array:
 def _by_community(topology: Topology) -> Array:
     from sknetwork.clustering import Louvain
 
-    # Louvain sums weights in their own dtype.
+    # Louvain sums weights in the dtype of the weights.
     communities = Louvain(random_state=0).fit_predict(_matrix(topology, np.dtype(np.float32)))
     return np.lexsort((-_num_gathered(topology), communities))
 
@@ -172,13 +172,12 @@ ORDERS: dict[str, tuple[Callable[[Topology], Array], str | None, int]] = {
     "degree": (_by_degree, None, 0),
     "rcm": (_by_rcm, "scipy", 24),
 }
-"""For each order: the function that computes it, the package it needs, and the maximum bytes of memory per
-edge."""
+"""Function that computes each order, package that it requires, and maximum memory per edge in bytes."""
 _DISTRIBUTIONS = {"sknetwork": "scikit-network"}
 
 
 def check_order(order_name: str) -> None:
-    """Raise DataError if an order is unknown or its package is not installed."""
+    """Raise DataError if an order is unknown, or its package is not installed."""
     if order_name not in ORDERS:
         raise DataError(f"--order {order_name} is unknown: use {join_names(tuple(ORDERS), 'or')}")
     package = ORDERS[order_name][1]
@@ -189,18 +188,18 @@ def check_order(order_name: str) -> None:
 
 
 def order_bytes(data: Dataset, order_name: str) -> int:
-    """Return an upper bound of the memory for finding an order and renumbering the rows, in bytes."""
+    """Return an upper bound of the memory for finding an order and renumbering rows, in bytes."""
     indptr = data.arrays["indptr"]
     longest = int(np.diff(indptr).max(initial=0))
     return 64 * len(indptr) + ORDERS[order_name][2] * int(indptr[-1]) + 8 * (longest + ENTRIES)
 
 
 def find_order(data: Dataset, order_name: str) -> Array:
-    """Compute a deterministic vertex order [V] in which rows that are gathered together are close together.
+    """Compute a deterministic vertex order [V] that stores rows close together if they are gathered together.
 
-    `degree` sorts by decreasing out-degree, i.e. by how often a row is gathered; `community` by community
-    (Louvain's method), then by degree; `rcm` is reverse Cuthill-McKee, which keeps the numbers of neighbours
-    close. In a heterogeneous graph, vertices are reordered only within their types.
+    `degree` sorts by decreasing out-degree, which is how often a row is gathered. `community` sorts by
+    community (Louvain's method), then by degree. `rcm` is reverse Cuthill-McKee, which gives neighbours close
+    numbers. In a heterogeneous graph, vertices are reordered only within their types.
 
     The dtype is int32 (int64 if V >= 2^31). Raises DataError if the order is unknown, its package is not
     installed, or the graph has too many edges for it.
@@ -219,14 +218,14 @@ def find_order(data: Dataset, order_name: str) -> Array:
         )
     with Workers(available_cores(), "order") as workers, use_workers(workers):
         order = find(topology).astype(dtype, copy=False)
-    # The stable sort keeps the computed order within each type.
+    # The sort is stable, so each type has the computed order.
     return order if types is None else order[np.argsort(types.vertex_type_indices(order), kind="stable")]
 
 
 def reorder_vertices(data: Dataset, order: Array, scratch: Path) -> Dataset:
-    """Return a dataset with vertices in the given order [V]; `vertex_ids` has their original numbers.
+    """Return a dataset with its vertices in the order `order` [V]; `vertex_ids` has their original numbers.
 
-    The new edges, sparse features, and dense features that are not yet mapped are memory-mapped files in
+    The new edges, sparse features, and dense features that were not mapped are memory-mapped files in
     `scratch`.
     """
     arrays = dict(data.arrays)
@@ -258,7 +257,7 @@ def reorder_vertices(data: Dataset, order: Array, scratch: Path) -> Dataset:
 
 
 def _features_taken(data: Dataset, order: Array, scratch: Path, workers: Workers) -> Dataset:
-    """Return a dataset with only the features, in another order."""
+    """Return a dataset that has only the features, in another order."""
     if data.rows is not None:
         return replace(data, arrays={}, rows=_taken(data.rows, order, scratch))
     taken = _sparse_taken(data.arrays, order, scratch, workers)
@@ -267,7 +266,7 @@ def _features_taken(data: Dataset, order: Array, scratch: Path, workers: Workers
 
 
 def _num_gathered(topology: Topology) -> NDArray[np.int64]:
-    """Return each vertex's out-degree, [V]: the number of times its row is gathered."""
+    """Return how often the row of each vertex is gathered [V], which is its out-degree."""
     counts = np.zeros(topology.num_vertices, np.int64)
     # Count in pieces, because bincount converts its input to int64.
     for start in range(0, topology.num_edges, ENTRIES):
@@ -276,7 +275,7 @@ def _num_gathered(topology: Topology) -> NDArray[np.int64]:
 
 
 def _matrix(topology: Topology, dtype: np.dtype[Any]) -> Any:
-    """Return the edges as a scipy CSR matrix of ones."""
+    """Return the edges as a scipy CSR matrix with values 1."""
     from scipy.sparse import csr_matrix
 
     shape = (topology.num_vertices, topology.num_vertices)
@@ -308,9 +307,9 @@ def _renumbered(
 def _values_of_edges(
     arrays: dict[str, Array], order: Array, places: Array, scratch: Path, *, is_hetero: bool = False
 ) -> dict[str, Array]:
-    """Return types, weights, features and times of edges, in the edge order of `_renumbered`.
+    """Return the types, weights, features and times of edges in the edge order of `_renumbered`.
 
-    In a heterogeneous graph (`is_hetero`), rows are sorted by relation first, and the result includes the
+    In a heterogeneous graph (`is_hetero`), rows are sorted by relation first, and the result also has the
     indices.
     """
     keys = [key for key in (*EDGE_VALUE_KEYS, *(["indices"] if is_hetero else [])) if key in arrays]

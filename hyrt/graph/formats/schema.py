@@ -1,7 +1,7 @@
-"""Dataset schema: keys with dtypes and shapes, their checks, and the conversion to and from a Graph.
+"""Dataset schema: keys with dtypes and shapes, their checks, and conversion to and from a Graph.
 
-A dataset's labels, masks and topology are arrays by key; dense features are `FeatureRows` and need not be in
-memory.
+Labels, masks and topology of a dataset are arrays by key. Dense features are `FeatureRows`, which need not be
+in memory.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ EDGE_WEIGHT = "edge_weight"
 EDGE_FEATURES = "edge_features"
 EDGE_TIME = "edge_time"
 EDGE_VALUE_KEYS = (EDGE_TYPE, EDGE_WEIGHT, EDGE_FEATURES, EDGE_TIME)
-"""Keys other than `indices` with one entry per edge."""
+"""Keys that have one entry per edge, without `indices`."""
 BASE_KEYS = ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask")
 LARGE_BYTES = 1 << 30
-"""Size above which mapped features are read only on request, because reading them dominates disk traffic."""
+"""Size above which mapped features are read only on request, because reading them takes long."""
 
 _LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     VERTEX_TYPES: (("text",), (1,)),
@@ -88,24 +88,23 @@ _LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class FeatureRows:
-    """Dense features [V, F] that can be read block by block, in several passes, or as a whole."""
+    """Dense features [V, F], which can be read block by block in several passes, or as a whole."""
 
     shape: tuple[int, int]
-    """(V, F)."""
+    """Number of rows and columns (V, F)."""
     dtype: np.dtype[np.generic]
-    """float32 or float16."""
+    """Dtype float32 or float16."""
     blocks: Callable[[], Iterator[Array]]
-    """Start a pass over the rows: yields consecutive blocks [n, F], each valid until the next one is
-    requested."""
+    """Function that starts a pass over the rows: it yields blocks [n, F], each valid until the next request.
+    """
     whole: Callable[[], Array]
-    """Return the full matrix."""
+    """Function that returns the full matrix."""
     mapped: bool = False
     """Whether `whole` returns a view of a file."""
     source: RowSource | None = None
-    """Reader of single rows that are stored in several files or as quantized codes; None if only `whole`
-    reads rows."""
+    """Reader of single rows in several files or in quantized codes; None if only `whole` reads rows."""
     rounding: Quantizer | None = None
-    """Quantization on writing; None writes the values unchanged."""
+    """Quantizer for writing; None to write the values unchanged."""
 
     __repr__ = short_repr
 
@@ -122,7 +121,7 @@ class FeatureRows:
 
     @property
     def quantized(self) -> QuantizedRows | None:
-        """Codes of rows that are stored quantized, or None."""
+        """Codes of rows that are stored quantized; otherwise None."""
         return self.source.stored if isinstance(self.source, QuantizedFeatures) else None
 
     @staticmethod
@@ -149,7 +148,7 @@ class FeatureRows:
 
     @staticmethod
     def from_source(source: RowSource, num_rows: int) -> FeatureRows:
-        """Return feature rows that each pass reads from their source."""
+        """Return feature rows that each pass reads from a row source."""
         shape = (num_rows, source.width)
         halves = source.value_bytes == 2 and not isinstance(source, QuantizedFeatures)
         dtype = np.dtype(np.float16 if halves else np.float32)
@@ -160,7 +159,7 @@ class FeatureRows:
                 ids = np.arange(start, min(start + step, num_rows))
                 out = np.empty((len(ids), source.width), np.float32)
                 source.rows(ids, out, current_workers())
-                # The source returns float32; convert float16 rows back.
+                # The source returns float32, so float16 rows must be converted back.
                 yield out.astype(dtype, copy=False)
 
         return replace(FeatureRows.from_blocks(shape, dtype, blocks), source=source)
@@ -173,23 +172,23 @@ class Dataset:
     name: str
     """Source as the user specified it, for messages."""
     arrays: dict[str, Array]
-    """All keys except `features`."""
+    """Arrays of all keys except `features`."""
     rows: FeatureRows | None
-    """Dense features; None if features are sparse (in `arrays`), or if there are `tables`."""
+    """Dense features; None if they are sparse (in `arrays`) or in `tables`."""
     symmetric: bool | None = None
-    """`hyrt.graph.topology.Topology.is_symmetric` of the edges; None if unknown."""
+    """Value of `hyrt.graph.topology.Topology.is_symmetric` for the edges; None if unknown."""
     scaling: tuple[Scaling, ...] = ()
-    """Known scalings that were applied to the features, in order of application."""
+    """Known scalings of the features in the order in which they were applied."""
     names: DataNames = NO_NAMES
     """Names of classes, columns, edge types and vertex ids."""
     tables: dict[str, Dataset] | None = None
-    """In a heterogeneous graph: a feature-only dataset per vertex type with features."""
+    """Feature-only dataset of each vertex type with features; None in a homogeneous graph."""
 
     __repr__ = short_repr
 
     @property
     def normalization(self) -> str:
-        """Kind of the last scaling that was applied to the features; `none` without scalings."""
+        """Kind of the last scaling of the features; `none` without scalings."""
         return self.scaling[-1].kind if self.scaling else "none"
 
     @property
@@ -200,7 +199,7 @@ class Dataset:
         return {name: table.scaling for name, table in self.tables.items()}
 
     def with_metadata_of(self, source: Path) -> Dataset:
-        """Return the same data with the names and scalings stored in `source`."""
+        """Return the same data with the names and scalings that are stored in `source`."""
         steps = read_scalings(source)
         named = replace(self, names=read_data_names(source))
         if named.tables is None:
@@ -209,8 +208,8 @@ class Dataset:
         return replace(named, tables=tables)
 
     def with_features(self, change: Callable[[Dataset], Dataset]) -> Dataset:
-        """Return the same data with changed features; `change` is called per vertex type in a
-        heterogeneous graph.
+        """Return the same data with changed features. In a heterogeneous graph, `change` is called for each
+        vertex type.
         """
         if self.tables is None:
             return change(self)
@@ -218,14 +217,14 @@ class Dataset:
 
 
 def feature_tables(data: Dataset) -> dict[str, Dataset]:
-    """Return the datasets that have the features, by key suffix: the dataset itself, or its tables."""
+    """Return the datasets that have the features by key suffix: the dataset itself, or its tables."""
     if data.tables is None:
         return {"": data}
     return {type_key("", name): table for name, table in data.tables.items()}
 
 
 def feature_table_name(source: str, vertex_type: str) -> str:
-    """Return the name of one vertex type's features for messages."""
+    """Return the name of a vertex type's features for messages."""
     return f"{source}: type '{vertex_type}'"
 
 
@@ -235,12 +234,12 @@ def assemble_hetero_dataset(
     arrays: dict[str, Array],
     make_rows: Callable[[str, str, dict[str, Array]], FeatureRows | None],
 ) -> Dataset:
-    """Build the dataset of a heterogeneous graph from stored arrays; removes arrays of a single type from
+    """Build the dataset of a heterogeneous graph from stored arrays; remove arrays of single types from
     `arrays`.
 
-    `keys` are all keys of the dataset. `make_rows` takes a feature key, a name for messages, and the arrays
-    of the key's vertex type, from which it removes the scales; it returns the dense features, or None if the
-    key does not exist.
+    `keys` are all keys of the dataset. `make_rows` gets a feature key, a name for messages, and the arrays of
+    the key's vertex type, from which it removes the scales. It returns the dense features, or None if the key
+    does not exist.
 
     Raises DataError if a type name is invalid, or features belong to an unknown type.
     """
@@ -274,9 +273,9 @@ def mask_suffixes(keys: Iterable[str]) -> list[str]:
 
 
 def select_keys(source: str, keys: Iterable[str]) -> list[str]:
-    """Return a dataset's schema keys in the order in which they are checked.
+    """Return the schema keys of a dataset in the order in which they are checked.
 
-    Raises DataError if a required key is missing, or both dense and sparse features exist.
+    Raises DataError if a required key is missing, or if there are both dense and sparse features.
     """
     present = list(keys)
     type_keys = [key for key in TYPE_KEYS if key in present]
@@ -312,7 +311,7 @@ def select_keys(source: str, keys: Iterable[str]) -> list[str]:
 
 
 def _feature_keys(source: str, present: list[str], suffix: str) -> list[str]:
-    """Return the required keys of the dense or sparse features with one suffix."""
+    """Return the required keys of the dense or sparse features that have a suffix."""
     sparse = [key for key in SPARSE_KEYS if f"{key}{suffix}" in present]
     if f"features{suffix}" in present and sparse:
         raise DataError(
@@ -323,9 +322,9 @@ def _feature_keys(source: str, present: list[str], suffix: str) -> list[str]:
 
 
 def with_labels(data: Dataset) -> Dataset:
-    """Return a dataset with default labels and masks if they are missing: no labels, and empty splits.
+    """Return a dataset with missing labels and masks added: no known labels, and empty splits.
 
-    Without labels, existing masks are ignored, because only labelled vertices can be in a split.
+    Without labels, masks are ignored, because only labelled vertices can be in a split.
     """
     count = max(0, len(data.arrays["indptr"]) - 1)
     arrays = dict(data.arrays)
@@ -340,9 +339,9 @@ def with_labels(data: Dataset) -> Dataset:
 def check_unused_keys(
     source: str, shapes: Mapping[str, tuple[int, ...] | None], used_keys: Collection[str]
 ) -> None:
-    """Warn about unused keys, and raise DataError with a remedy if one seems to be edge weights or features.
+    """Warn about unused keys; raise DataError with a remedy if one seems to be edge weights or features.
 
-    `shapes` has the shapes of all keys (None if not a plain array), and `used_keys` comes from `select_keys`.
+    `shapes` has the shapes of all keys (None if not a plain array), and `used_keys` is from `select_keys`.
     """
     edges = shapes["indices"]
     for key in sorted(shapes.keys() - set(used_keys)):
@@ -361,12 +360,12 @@ def check_unused_keys(
 
 
 def is_edge_key(key: str) -> bool:
-    """Return whether a key seems to belong to edges, by the names that PyG, DGL and OGB use."""
+    """Return whether a key seems to belong to edges, according to the names in PyG, DGL and OGB."""
     return key.lower().startswith(("edge", "weight")) or key.lower().endswith(("weight", "weights"))
 
 
 def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> None:
-    """Raise DataError if dtype or number of dimensions of a key differ from the schema."""
+    """Raise DataError if the dtype or the number of dimensions of a key differs from the schema."""
     if key == "labels" and len(shape) == 2:
         layout = "flags"
     else:
@@ -387,19 +386,19 @@ def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tupl
 
 
 FeatureCheck = Literal["none", "small", "all"]
-"""Which dense features are checked to be finite: none, all except large ones in files, or all."""
+"""Dense features that are checked for finite values: none, all except large ones in files, or all."""
 
 
 def is_large(data: Dataset) -> bool:
-    """Return whether dense features are so large that reading them dominates, and need not be in memory."""
+    """Return whether dense features are so large that reading them dominates, and may stay in files."""
     rows = data.rows
     return rows is not None and rows.is_file_backed and rows.num_bytes > LARGE_BYTES
 
 
 def check_dataset(data: Dataset, *, features: FeatureCheck = "all", ordered: bool = True) -> None:
-    """Check a dataset, and raise DataError for the first violation with source, key and position.
+    """Check a dataset; raise DataError with source, key and position of the first violation.
 
-    With `ordered`, rows must be strictly increasing.
+    If `ordered`, rows must be strictly increasing.
     """
     name, arrays = data.name, data.arrays
     for key, array in arrays.items():
@@ -451,8 +450,8 @@ def check_dataset(data: Dataset, *, features: FeatureCheck = "all", ordered: boo
 
 
 def _check_features(data: Dataset, count: int, features: FeatureCheck, source: str, *, ordered: bool) -> None:
-    """Check the features of `count` vertices; `source` is the dataset name in the suggested convert
-    command.
+    """Check the features of `count` vertices. `source` is the dataset in the convert command that an error
+    suggests.
     """
     rows, name = data.rows, data.name
     if rows is None:
@@ -501,7 +500,7 @@ def _check_sparse(name: str, arrays: dict[str, Array], count: int, source: str, 
 
 
 def to_graph(data: Dataset) -> Graph:
-    """Build a Graph from a checked dataset; dense features become one matrix unless they stay in several
+    """Build a Graph from a checked dataset. Dense features become one matrix unless they are in several
     files.
     """
     types = types_from_arrays(data.arrays)
@@ -525,7 +524,7 @@ def make_row_source(data: Dataset) -> RowSource:
 
 
 def build_graph(name: str, arrays: Mapping[str, Array], features: RowSource, symmetric: bool | None) -> Graph:
-    """Build a Graph from checked arrays by schema key, with int32 `indices` if ids fit."""
+    """Build a Graph from checked arrays by schema key; `indices` become int32 if ids fit."""
     indices = arrays["indices"]
     if indices.dtype == np.int64 and len(arrays["indptr"]) - 1 < 2**31:
         indices = indices.astype(np.int32)
@@ -551,15 +550,16 @@ def build_graph(name: str, arrays: Mapping[str, Array], features: RowSource, sym
     types = types_from_arrays(arrays)
     if types is not None:
         graph = replace(graph, types=types)
-    # Mark the arrays as checked, so that the check of graphs in memory does not read them again.
+    # Mark the arrays as checked, so that they are not read again when the graph is checked.
     graph.__dict__["was_checked"], graph.topology.__dict__["checked"] = True, graph.topology
     if symmetric is not None:
-        graph.topology.__dict__["is_symmetric"] = symmetric  # Known from the dataset; skip the computation.
+        # Known from the dataset, so skip the computation.
+        graph.topology.__dict__["is_symmetric"] = symmetric
     return graph
 
 
 def from_graph(graph: Graph) -> Dataset:
-    """Return a graph's arrays by schema key, without copying."""
+    """Return the arrays of a graph by schema key without copying them."""
     arrays: dict[str, Array] = {
         "indptr": graph.topology.indptr,
         "indices": graph.topology.indices,
@@ -599,7 +599,7 @@ def from_graph(graph: Graph) -> Dataset:
 
 
 def _features_of(name: str, features: RowSource, count: int) -> Dataset:
-    """Return a dataset with only the feature rows of `count` vertices."""
+    """Return a dataset that has only the feature rows of `count` vertices."""
     if isinstance(features, DenseFeatures):
         return Dataset(name, {}, FeatureRows.from_array(features.values))
     if not isinstance(features, SparseFeatures):

@@ -1,1 +1,1 @@
-"""Heterogeneous graphs: vertex types, relations, feature tables and their assembly."""
+"""Heterogeneous graphs: vertex types, relations, feature tables, and their assembly."""

@@ -1,4 +1,4 @@
-"""Checks of vertex types, relations and heterogeneous edges. Errors name the key and the position of the
+"""Checks of vertex types, relations and heterogeneous edges. Errors have the key and the position of the
 first violation.
 """
 
@@ -28,14 +28,14 @@ from hyrt.graph.labels import is_labelled
 Array = NDArray[Any]
 
 _ROWS = 1 << 16
-# Type names are part of file names and keys.
+# Type names are part of file names and of keys, in which these characters are not allowed.
 _FORBIDDEN = "/:\\"
 
 _STARTS = "list the first vertex of each type, then the number of all vertices"
 
 
 def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
-    """Check the vertex types and relations of a dataset, and return them; raise DataError for the first
+    """Return the vertex types and relations of a dataset after checking them; raise DataError for the first
     violation.
     """
     starts, relations = arrays[TYPE_STARTS], arrays[RELATIONS]
@@ -100,7 +100,7 @@ def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
 
 
 def check_type_names(source: str, names: Array) -> list[str]:
-    """Return the names of the vertex types; raise DataError if a name is missing, invalid or duplicated."""
+    """Return the names of the vertex types; raise DataError if one is missing, invalid or duplicated."""
     if len(names) == 0:
         raise reject(source, VERTEX_TYPES, "is empty: name each vertex type")
     known: list[str] = names.tolist()
@@ -113,7 +113,7 @@ def check_type_names(source: str, names: Array) -> list[str]:
 
 
 def find_name_problem(name: str) -> str:
-    """Return why a vertex type name is invalid; empty if it is valid."""
+    """Return why the name of a vertex type is invalid; empty if it is valid."""
     if not name or not name.isprintable() or name != name.strip():
         return "must consist of printable characters, without leading or trailing spaces"
     bad = [letter for letter in _FORBIDDEN if letter in name]
@@ -124,7 +124,7 @@ def check_relation_edges(
     source: str, arrays: Mapping[str, Array], types: GraphTypes, *, ordered: bool = True
 ) -> None:
     """Raise DataError unless all edges fit their relation and, if `ordered`, rows are sorted by relation,
-    then source.
+    then by source.
     """
     indptr, indices, numbers = arrays["indptr"], arrays["indices"], arrays["edge_type"]
     if len(numbers) != len(indices):
@@ -191,7 +191,7 @@ def _wrong_edge(
 
 
 def check_target_labels(source: str, labels: Array, types: GraphTypes) -> None:
-    """Raise DataError if a vertex that is not of the target type has a label."""
+    """Raise DataError if a vertex has a label, but not the target type."""
     low, high = types.interval(types.target)
     for first, last in ((0, low), (high, types.num_vertices)):
         for start in range(first, last, check.CHUNK):
@@ -212,7 +212,7 @@ def _labelled(source: str, types: GraphTypes, vertex: int) -> DataError:
 
 
 def check_ids_in_types(source: str, key: str, numbers: Array, types: GraphTypes) -> None:
-    """Raise DataError if a vertex's original index belongs to another type."""
+    """Raise DataError if the original index of a vertex belongs to another type."""
 
     def moved(a: int, b: int) -> NDArray[np.bool_]:
         changed: NDArray[np.bool_] = types.vertex_type_indices(numbers[a:b]) != types.vertex_type_indices(

@@ -1,4 +1,4 @@
-"""Construction and renumbering of a heterogeneous graph's CSR matrix, in bounded memory.
+"""Construction and renumbering of the CSR matrix of a heterogeneous graph, in bounded memory.
 
 Rows are sorted by relation, then by source.
 """
@@ -24,32 +24,32 @@ Array = NDArray[Any]
 
 
 class RelationEdges(NamedTuple):
-    """Piece of the edges of one relation."""
+    """Edges of one relation, or some of them."""
 
     relation: int
-    """Relation index."""
+    """Index of the relation."""
     sources: Array
-    """[n] sources, numbered within their type."""
+    """Sources [n], numbered within their type."""
     targets: Array
-    """[n] destinations, numbered within their type."""
+    """Destinations [n], numbered within their type."""
     weights: Array | None = None
-    """[n] float32; None if the relation has no weights: its edges have weight 1 if others have weights."""
+    """Weights [n] float32; None if the relation has none (its edges have weight 1 if others have weights)."""
 
 
 RelationEdgeStream = Callable[[], Iterator[RelationEdges]]
-"""Edges in consecutive pieces; each call restarts from the first piece."""
+"""Function that returns edges in consecutive pieces, from the first piece at each call."""
 
 _MIN_ROWS = 1 << 10
 _GRAIN = 1 << 16
 
 
 def bytes_per_entry(weighted: bool) -> int:
-    """Return the bytes of memory per entry that is built at once."""
+    """Return the memory in bytes per entry that is built at once."""
     return 17 if weighted else 13
 
 
 def choose_relation_dtype(num_relations: int) -> np.dtype[Any]:
-    """Return the smallest of int8, int16 and int32 for relation indices."""
+    """Return the smallest dtype out of int8, int16 and int32 for relation indices."""
     for dtype in (np.int8, np.int16):
         if num_relations - 1 <= np.iinfo(dtype).max:
             return np.dtype(dtype)
@@ -68,17 +68,17 @@ def build_hetero_csr(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Build CSR over incoming edges with rows sorted by relation, then by source.
 
-    Duplicate edges are merged, and their weights are summed if `weighted`, except in relations without
-    weights; self loops are kept. The stream is read once to count, and once more for each range of vertices
-    whose rows fit the bound.
+    Duplicate edges are merged. If `weighted`, their weights are summed, except in relations without weights.
+    Self-loops are preserved. The stream is read once to count edges, and once more for each range of vertices
+    whose rows fit into the bound.
 
-    `emit` is called with consecutive parts of the sources [n] int32 (int64 if V >= 2^31), numbered across
-    all types, the relation indices [n], and the weights [n] float32 or None. At most `range_entries` entries
-    are built at once (a single longer row is still built); memory is `bytes_per_entry` for each of them, 24
-    bytes per vertex, and one piece of the stream. The result does not depend on `threads`, by default all
-    available CPUs.
+    `emit` is called with consecutive parts of the sources [n] int32 (int64 if V >= 2^31), numbered across all
+    types, the relation indices [n], and the weights [n] float32 or None. At most `range_entries` entries are
+    built at once, unless a single row is longer. Memory use is `bytes_per_entry` for each of them, 24 bytes
+    per vertex, and one piece of the stream. The result does not depend on `threads`, which are all available
+    CPUs by default.
 
-    Returns indptr [V+1] int64, and the number of edges of each relation in the stream [R] int64, with
+    Returns indptr [V+1] int64, and the number of edges of each relation in the stream [R] int64, including
     duplicates. Raises DataError with relation, edge and endpoint if an endpoint is not a vertex of its type.
     """
     count = types.num_vertices
@@ -127,7 +127,7 @@ def build_hetero_csr(
 
 
 Rows = tuple[int, int]
-"""Row range: first row, and last row + 1."""
+"""Range of rows: first row, and last row + 1."""
 
 
 def _count(workers: Workers, targets: Array, shift: int, rows: Rows, counts: NDArray[np.int64]) -> None:
@@ -183,7 +183,7 @@ def _sort(
 def _decoded(
     workers: Workers, entries: Array, num_vertices: int, dtypes: tuple[np.dtype[Any], np.dtype[Any]]
 ) -> tuple[Array, Array]:
-    """Decode entries into sources and relations."""
+    """Decode entries to sources and relations."""
     sources, relations = (np.empty(len(entries), dtype) for dtype in dtypes)
 
     def work(a: int, b: int) -> None:
@@ -194,7 +194,7 @@ def _decoded(
 
 
 def _share(rows: int, threads: int) -> int:
-    """Return the rows per thread, at least `_MIN_ROWS` because every thread reads all edges."""
+    """Return the number of rows per thread, at least `_MIN_ROWS`, because every thread reads all edges."""
     return max(_MIN_ROWS, -(-rows // threads))
 
 
@@ -214,7 +214,7 @@ def _check_ends(types: GraphTypes, piece: RelationEdges, at: int, where: str) ->
 
 
 ENTRIES = 1 << 23
-"""Number of edges that are renumbered at once, at 14 bytes each; a longer row is one piece."""
+"""Number of edges to renumber at once, at 14 bytes each. A longer row is renumbered at once too."""
 _ROWS = 1 << 12
 
 
@@ -225,9 +225,9 @@ def renumber_hetero_edges(
     scratch: Path,
     workers: Workers,
 ) -> dict[str, Array]:
-    """Return the `indices` and `edge_type` arrays in a new vertex order, sorted by relation and source.
+    """Return the arrays `indices` and `edge_type` in a new vertex order, sorted by relation and source.
 
-    `arrays` is a checked heterogeneous dataset without edge weights or features. `order` [V] has the vertices
+    `arrays` is a checked heterogeneous dataset without edge weights or features. `order` [V] are the vertices
     in their new order, and `starts` [V+1] their row pointers. The new arrays are memory-mapped files in
     `scratch`.
     """

@@ -44,15 +44,15 @@ _PREFIX = "rev_"
 
 
 def reverse_relation(relation: Relation) -> Relation:
-    """Return the reverse relation, with `rev_` before its name."""
+    """Return the reverse relation, whose name has the prefix `rev_`."""
     return Relation(relation.destination, f"{_PREFIX}{relation.name}", relation.source)
 
 
 def add_reverse_relations(types: GraphTypes) -> GraphTypes:
-    """Return types with reverse relations.
+    """Return the types with reverse relations added.
 
-    A relation between two types gets a reverse relation named `rev_` plus its name, unless it exists. A
-    relation within one type is its own reverse: its reversed edges are added to it.
+    The reverse of a relation between two types is named `rev_` plus the relation's name. It is added unless
+    it exists. A relation within one type is its own reverse: its reversed edges are added to it.
     """
     known = set(types.relations)
     reverse_relations = [
@@ -66,13 +66,13 @@ def add_reverse_relations(types: GraphTypes) -> GraphTypes:
 
 
 def _is_reverse(relation: Relation, known: set[Relation]) -> bool:
-    """Return whether a relation is the reverse of a known relation."""
+    """Return whether a relation is the reverse of a known one."""
     forward = Relation(relation.destination, relation.name.removeprefix(_PREFIX), relation.source)
     return relation.name.startswith(_PREFIX) and forward in known
 
 
 def add_reverse_edges(edges: RelationEdgeStream, types: GraphTypes, wider: GraphTypes) -> RelationEdgeStream:
-    """Add the reverse of each edge, with its weight, to a stream; self loops are not duplicated.
+    """Add the reverse of each edge, with its weight, to a stream; self-loops are not duplicated.
 
     `wider` is the result of `add_reverse_relations` for `types`.
     """
@@ -91,7 +91,7 @@ def add_reverse_edges(edges: RelationEdgeStream, types: GraphTypes, wider: Graph
 
 
 def find_reverse_relations(types: GraphTypes, wider: GraphTypes) -> list[int | None]:
-    """Return the index of the relation that gets each relation's reversed edges, or None.
+    """Return for each relation the index of the relation that gets its reversed edges, or None.
 
     `wider` is the result of `add_reverse_relations` for `types`.
     """
@@ -119,29 +119,29 @@ Array = NDArray[Any]
 
 _PIECE = 1 << 22
 BUILD_ENTRIES = 100_000_000
-"""Number of unweighted entries that are built at once if they are written to a file: 1.3 GB."""
+"""Number of unweighted entries that are built at once for a file (1.3 GB)."""
 
 
 def build_bytes(num_entries: int, *, weighted: bool) -> int:
-    """Return the maximum memory of the entries that are built at once if they are written to a file."""
+    """Return the maximum memory of the entries that are built at once for a file."""
     return min(bytes_per_entry(weighted=False) * BUILD_ENTRIES, bytes_per_entry(weighted) * num_entries)
 
 
 @dataclass(frozen=True, slots=True)
 class HeteroDatasetParts:
-    """Parts of a heterogeneous dataset, unchecked except for the lengths of the tables."""
+    """Parts of a heterogeneous dataset. Only the lengths of the tables have been checked."""
 
     types: GraphTypes
     edges: RelationEdgeStream
     """Edges of all relations."""
     tables: Mapping[str, Dataset]
-    """Feature-only datasets of the types that have features."""
+    """Feature-only dataset of each type that has features."""
     labels: Array
-    """[n] or [n, K] labels of the target type."""
+    """Labels of the target type, [n] or [n, K]."""
     masks: Mapping[str, Array]
-    """`train_mask`, `val_mask`, `test_mask` and additional masks: bool [n] or [n, K] of the target type."""
+    """Masks `train_mask`, `val_mask`, `test_mask` and others of the target type, bool [n] or [n, K]."""
     weighted: bool = False
-    """Whether some relation has edge weights; edges of the other relations then get weight 1."""
+    """Whether any relation has edge weights. Edges of the other relations then get weight 1."""
 
     __repr__ = short_repr
 
@@ -149,11 +149,11 @@ class HeteroDatasetParts:
 def assemble_dataset(
     name: str, parts: HeteroDatasetParts, scratch: Path | None
 ) -> tuple[Dataset, NDArray[np.int64]]:
-    """Assemble a heterogeneous dataset, and return it with the number of merged duplicate edges of each
-    relation [R].
+    """Assemble a heterogeneous dataset; return it with the number of duplicate edges merged in each relation
+    [R].
 
     The edges are stored in `scratch`, or in memory if it is None. Raises DataError if an endpoint is not a
-    vertex of its type, or the number of labels or masks differs from the number of target-type vertices.
+    vertex of its type, or the number of labels or masks is not that of the target type's vertices.
     """
     types = parts.types
     low, high = types.interval(types.target)
@@ -201,7 +201,7 @@ def _topology(
 
 
 def labels_of_all(labels: Array, types: GraphTypes) -> Array:
-    """Expand labels [n] or [n, K] of the target type to all vertices; other vertices are unlabelled."""
+    """Expand labels [n] or [n, K] of the target type to all vertices; the others are unlabelled."""
     if len(types.vertex_types) == 1:
         return labels
     low, high = types.interval(types.target)
@@ -213,7 +213,7 @@ def labels_of_all(labels: Array, types: GraphTypes) -> Array:
 
 
 def expand_mask(mask: Array, types: GraphTypes) -> Array:
-    """Expand a mask [n] or [n, K] of the target type to all vertices; it is False elsewhere."""
+    """Expand a mask [n] or [n, K] of the target type to all vertices; it is False for the others."""
     if len(types.vertex_types) == 1:
         return mask
     low, high = types.interval(types.target)
@@ -223,7 +223,7 @@ def expand_mask(mask: Array, types: GraphTypes) -> Array:
 
 
 def stream_relation_edges(arrays: Mapping[str, Array], types: GraphTypes) -> RelationEdgeStream:
-    """Stream a dataset's edges by relation, with their weights."""
+    """Stream the edges of a dataset by relation, with their weights."""
     first_sources = types.starts[types.relation_sources].tolist()
     first_targets = types.starts[types.relation_destinations].tolist()
     weights = arrays.get(EDGE_WEIGHT)
@@ -245,7 +245,7 @@ def stream_relation_edges(arrays: Mapping[str, Array], types: GraphTypes) -> Rel
 
 
 def _stream_weighted_relations(arrays: Mapping[str, Array], types: GraphTypes) -> RelationEdgeStream:
-    """Stream a dataset's edges; edges of relations whose weights are all 1 have no weights."""
+    """Stream the edges of a dataset, without weights in relations whose weights are all 1."""
     edges = stream_relation_edges(arrays, types)
     if EDGE_WEIGHT not in arrays:
         return edges
@@ -288,7 +288,7 @@ def _times_with_reverse(
     reversed_arrays: Mapping[str, Array],
     scratch: Path,
 ) -> Array:
-    """Return the edge times after adding reverse edges, which get the times of their originals."""
+    """Return the edge times with those of reverse edges, which have the times of their originals."""
     times, numbers = arrays[EDGE_TIME], arrays[EDGE_TYPE]
     reverse_numbers = find_reverse_relations(types, wider)
 
@@ -324,20 +324,20 @@ def build_hetero_graph(
     name
         Name of the graph, for messages.
     tables
-        For each vertex type, in numbering order: feature rows [n, F], float32, float16 or sparse; or the
-        number of vertices if the type has no features.
+        Feature rows [n, F] of each vertex type, float32, float16 or sparse, or the number of vertices of a
+        type without features. The order of the types determines the numbering.
     relations
-        (source type, name, destination type) → sources [e] and destinations [e], numbered within their types,
-        in any order.
+        Sources [e] and destinations [e] of each relation (source type, name, destination type), numbered
+        within their types, in any order.
     labels
-        [n] or [n, K] labels of the target type's vertices.
+        Labels of the target type's vertices, [n] or [n, K].
     masks
-        `train`, `val` and `test`: bool [n] or [n, K] of the target type's vertices.
+        Masks `train`, `val` and `test` of the target type's vertices, bool [n] or [n, K].
     target
         Vertex type that has labels.
     weights
-        [e] edge weights above 0 of some relations; edges of the others get weight 1. Weights of duplicate
-        edges are summed, but not the 1s of relations without weights.
+        Positive edge weights [e] of some relations; edges of the others get weight 1. Weights of duplicate
+        edges are summed, except in relations without weights.
 
     Raises
     ------
@@ -379,10 +379,10 @@ def stream_edge_lists(
     relations: Mapping[tuple[str, str, str], tuple[Array, Array]],
     weights: Mapping[tuple[str, str, str], Array],
 ) -> RelationEdgeStream:
-    """Stream edges in memory by relation, in the order of `types`, with optional weights.
+    """Stream edges in memory by relation in the order of `types`, with optional weights.
 
-    Raises DataError if a relation's sources, destinations and weights differ in number, or if weights are
-    given for an unknown relation.
+    Raises DataError if the numbers of sources, destinations and weights of a relation differ, or if there are
+    weights for an unknown relation.
     """
     for triple in weights:
         if triple not in relations:
@@ -420,7 +420,7 @@ def stream_edge_lists(
 
 
 def get_edge_lists(graph: Graph) -> dict[Relation, tuple[Array, Array]]:
-    """Return the edges of each relation: sources [e] and destinations [e], numbered within their types.
+    """Return sources [e] and destinations [e] of the edges in each relation, numbered within their types.
 
     Edges are sorted by destination, then by source.
     """
@@ -448,9 +448,9 @@ def describe_merged(
     merged: NDArray[np.int64],
     weighted: Collection[tuple[str, str, str]] = (),
 ) -> str:
-    """Return the warning about merged duplicate edges, with their number in each relation [R].
+    """Return the warning about merged duplicate edges; `merged` is their number in each relation [R].
 
-    `weighted` has the relations that have weights.
+    `weighted` are the relations that have weights.
     """
     total = int(merged.sum())
     edges = "1 duplicate edge was" if total == 1 else f"{total:,} duplicate edges were"

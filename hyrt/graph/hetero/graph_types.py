@@ -20,7 +20,7 @@ class Relation:
 
     source: str
     name: str
-    """Name; not unique, because relations between other types may have the same name."""
+    """Name of the relation, which relations between other types may share."""
     destination: str
 
     def __str__(self) -> str:
@@ -28,11 +28,11 @@ class Relation:
 
     @property
     def full_name(self) -> str:
-        """Unique name in settings, as in `author/writes/paper`."""
+        """Unique name in settings, such as `author/writes/paper`."""
         return f"{self.source}/{self.name}/{self.destination}"
 
     def matches_name(self, name: str) -> bool:
-        """Return whether a name is the relation's short or full name."""
+        """Return whether a name is the short or full name of the relation."""
         return name in (self.name, self.full_name)
 
 
@@ -40,17 +40,17 @@ class Relation:
 class GraphTypes:
     """Vertex types and relations of a heterogeneous graph.
 
-    Vertices are numbered consecutively, type after type. All edges are in one `Topology`, whose `edge_types`
-    are relation indices. Its rows are sorted by relation, then by source, so the edges of one relation into a
-    vertex are consecutive.
+    Vertices are numbered type by type. All edges are in one `Topology`, whose `edge_types` are relation
+    indices. Its rows are sorted by relation, then by source, so the edges of one relation into a vertex are
+    consecutive.
     """
 
     vertex_types: tuple[str, ...]
     """Names of the T vertex types."""
     starts: NDArray[np.int64]
-    """[T+1] int64: type t has the vertices `starts[t]` to `starts[t + 1] - 1`."""
+    """First vertex of each type, [T+1] int64: type t has the vertices `starts[t]` to `starts[t + 1] - 1`."""
     relations: tuple[Relation, ...]
-    """The R relations, in index order."""
+    """The R relations in the order of their indices."""
     target: str
     """Vertex type that has labels and splits."""
 
@@ -61,8 +61,8 @@ class GraphTypes:
         return int(self.starts[-1])
 
     def type_index(self, vertex_type: str) -> int:
-        """Return the index of a vertex type, 0..T-1. Raises DataError with a similar name for an unknown
-        type.
+        """Return the index of a vertex type, 0..T-1. For an unknown type, raises DataError with a similar
+        name.
         """
         if vertex_type not in self.vertex_types:
             raise DataError(
@@ -72,8 +72,8 @@ class GraphTypes:
         return self.vertex_types.index(vertex_type)
 
     def relation_index(self, relation: Relation) -> int:
-        """Return the index of a relation, 0..R-1. Raises DataError with a similar name for an unknown
-        relation.
+        """Return the index of a relation, 0..R-1. For an unknown relation, raises DataError with a similar
+        name.
         """
         if relation not in self.relations:
             names = [str(known) for known in self.relations]
@@ -84,7 +84,7 @@ class GraphTypes:
         return self.relations.index(relation)
 
     def interval(self, vertex_type: str) -> tuple[int, int]:
-        """Return a type's vertex range: first index, and last index + 1."""
+        """Return the range of a type's vertices: first index, and last index + 1."""
         number = self.type_index(vertex_type)
         return int(self.starts[number]), int(self.starts[number + 1])
 
@@ -93,28 +93,28 @@ class GraphTypes:
         return high - low
 
     def vertex_type_indices(self, vertices: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the type index [n] of each of [n] vertices."""
+        """Return the type index [n] of each of the vertices [n]."""
         return np.searchsorted(self.starts, vertices, side="right") - 1
 
     @property
     def relation_sources(self) -> NDArray[np.int64]:
-        """[R] int64, source type index of each relation."""
+        """Index of each relation's source type, [R] int64."""
         return np.array([self.type_index(relation.source) for relation in self.relations], np.int64)
 
     @property
     def relation_destinations(self) -> NDArray[np.int64]:
-        """[R] int64, destination type index of each relation."""
+        """Index of each relation's destination type, [R] int64."""
         return np.array([self.type_index(relation.destination) for relation in self.relations], np.int64)
 
     def relations_into(self, vertex_type: str) -> tuple[int, ...]:
-        """Return the indices of the relations into a vertex type, in increasing order."""
+        """Return the indices of the relations into a vertex type, in ascending order."""
         self.type_index(vertex_type)
         return tuple(
             number for number, relation in enumerate(self.relations) if relation.destination == vertex_type
         )
 
     def relations_from(self, vertex_type: str) -> tuple[int, ...]:
-        """Return the indices of the relations from a vertex type, in increasing order."""
+        """Return the indices of the relations from a vertex type, in ascending order."""
         self.type_index(vertex_type)
         return tuple(
             number for number, relation in enumerate(self.relations) if relation.source == vertex_type
@@ -129,21 +129,21 @@ RELATIONS = "relations"
 TARGET_TYPE = "target_type"
 TYPE_KEYS = (VERTEX_TYPES, TYPE_STARTS, RELATIONS, TARGET_TYPE)
 TEXT_KEYS = (VERTEX_TYPES, RELATIONS, TARGET_TYPE)
-"""Keys of string arrays with a fixed-width dtype, such as `numpy.array(["paper", "author"])`."""
+"""Keys of string arrays, which have a fixed-width dtype like `numpy.array(["paper", "author"])`."""
 
 
 def type_key(base: str, vertex_type: str) -> str:
-    """Return a key with a type, as in `features:paper`."""
+    """Return the key for a type, such as `features:paper`."""
     return f"{base}:{vertex_type}"
 
 
 def strip_type(key: str) -> str:
-    """Return a key without its type: `features` for `features:paper`."""
+    """Return a key without its type, such as `features` for `features:paper`."""
     return key.partition(":")[0]
 
 
 def get_type(key: str) -> str:
-    """Return a key's type; empty if it has none."""
+    """Return the type in a key; empty if there is none."""
     return key.partition(":")[2]
 
 
@@ -159,7 +159,7 @@ def types_to_arrays(types: GraphTypes) -> dict[str, Array]:
 
 
 def types_from_arrays(arrays: Mapping[str, Array]) -> GraphTypes | None:
-    """Return the types of checked arrays by key; None in a homogeneous dataset."""
+    """Return the types in checked arrays by key; None in a homogeneous dataset."""
     if VERTEX_TYPES not in arrays:
         return None
     return GraphTypes(

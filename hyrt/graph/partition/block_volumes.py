@@ -1,4 +1,4 @@
-"""Numbers of rows and edges that blocks of vertices exchange in a full-graph product."""
+"""Numbers of rows and edges that blocks of vertices exchange in a product over the full graph."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 def count_block_volumes(indptr: Array, indices: Array, blocks: Array, num_blocks: int) -> BlockVolumes:
-    """Count the rows and edges that blocks exchange, from CSR edges by destination and block indices [V]."""
+    """Count the rows and edges that blocks exchange; edges are CSR by destination, `blocks` [V] indices."""
     _ = Topology(indptr, indices).checked
     check_int("num_blocks", num_blocks, 1, 2**31 - 1)
     check_array("blocks", blocks, "iu", (len(indptr) - 1,), "a block index for each vertex")
@@ -36,14 +36,14 @@ def count_block_volumes(indptr: Array, indices: Array, blocks: Array, num_blocks
 
 
 def merge_parts(part_ids: Array, num_parts: int, num_blocks: int) -> Array:
-    """Return the block index [V] int64 of each vertex if neighbouring parts are merged into blocks."""
+    """Return the block of each vertex, [V] int64, after merging neighbouring parts to blocks."""
     found: Array = part_ids.astype(np.int64) * num_blocks // num_parts
     return found
 
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def _count(indptr, indices, blocks, members, block, last, needed, edges):
-    """Count the distinct sources and the edges of a block's members, by the block of the source."""
+    """Count the distinct sources and the edges of a block's members for each block of the source."""
     for v in members:
         for e in range(indptr[v], indptr[v + 1]):
             u = indices[e]

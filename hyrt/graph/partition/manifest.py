@@ -1,4 +1,4 @@
-"""Manifest file partition.json, file names of a partition, and partition metrics."""
+"""Manifest partition.json, file names of a partition, and partition metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hyrt.graph.formats.npy import CHUNK_BYTES, NpyChecksums
 MANIFEST = "partition.json"
 FORMAT = 1
 GRAPH = "graph"
-"""Folder with the files that every rank reads."""
+"""Name of the folder with the files that every rank reads."""
 MAX_PARTS = 1024
 
 EdgeLayout = Literal["replicated", "split"]
@@ -32,13 +32,13 @@ class PartSizes(BaseModel):
 
     vertices: int
     edges: int
-    """Number of in-edges of the part's vertices."""
+    """Number of edges into the part's vertices."""
     training: int
-    """Number of training vertices of the part, in the first of alternative splits."""
+    """Number of training vertices in the part; those of the first split if there are several."""
     cut: int
-    """Number of in-edges from vertices of other parts."""
+    """Number of edges into the part's vertices from vertices of other parts."""
     sends: int | None = None
-    """Number of rows to send, counted once per part that needs the row; None if unknown."""
+    """Number of rows to send, counted once for each part that needs the row; None if unknown."""
     receives: int | None = None
     """Number of rows to receive from other parts; None if unknown."""
 
@@ -52,25 +52,25 @@ class FeatureFormat(BaseModel):
     width: int
     dtype: str
     bags_of_words: bool
-    """Whether rows are sparse with all values 1, which `normalize='auto'` depends on."""
+    """Whether rows are sparse and all values are 1, which determines the scaling for `normalize='auto'`."""
 
 
 class PartitionManifest(BaseModel):
-    """Content of partition.json: source, method, sizes of the parts, and checksums of the files."""
+    """Contents of partition.json: source, method, sizes of the parts, and checksums of the files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int = FORMAT
     id: str = ""
-    """Hash of all other fields: equal partitions have equal ids."""
+    """Hash of all other fields, so that equal partitions have equal ids."""
     source: str
-    """Dataset source, as the user specified it."""
+    """Source of the dataset, as the user specified it."""
     normalize: str
-    """Normalization that was applied to the features."""
+    """Normalization that has been applied to the features."""
     method: str
     seed: int
     topology: EdgeLayout
-    """`replicated`: every rank reads all edges; `split`: each part has the in-edges of its vertices."""
+    """Edge layout. `replicated`: all ranks read all edges. `split`: a part has its vertices' in-edges."""
     vertices: int
     edges: int
     features: FeatureFormat
@@ -80,17 +80,17 @@ class PartitionManifest(BaseModel):
     cut: int
     """Number of edges between different parts."""
     locality: float
-    """Fraction of edges that are not cut; 1 if there are no edges."""
+    """Fraction of edges that are not cut; 1 without edges."""
     crc32_chunk_bytes: int = CHUNK_BYTES
     files: dict[str, NpyChecksums]
-    """Checksums by file path within the folder."""
+    """Checksums by path of the file in the folder."""
 
     @property
     def num_parts(self) -> int:
         return len(self.parts)
 
     def with_id(self) -> Self:
-        """Return a copy of the manifest with its id set."""
+        """Return a copy of the manifest with its id."""
         return self.model_copy(update={"id": _identity(self.model_dump(mode="json"))})
 
 
@@ -110,7 +110,7 @@ def is_partition(folder: Path) -> bool:
 
 
 def write_manifest(manifest: PartitionManifest, folder: Path) -> None:
-    """Write partition.json. Call this last, because a partition without it cannot be opened."""
+    """Write partition.json. This must be the last file, because a partition without it cannot be opened."""
     text = manifest.model_dump_json(indent=1)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
@@ -118,7 +118,7 @@ def write_manifest(manifest: PartitionManifest, folder: Path) -> None:
 def read_manifest(folder: Path) -> PartitionManifest:
     """Read partition.json.
 
-    Raises DataError if the file is missing, damaged, edited, or in a newer format.
+    Raises DataError if the file is missing, damaged, edited, or has a newer format.
     """
     file = folder / MANIFEST
     remedy = "copy it again from the original folder, or run hyrt partition again"
@@ -163,9 +163,9 @@ def count_part_sizes(
 ) -> list[PartSizes]:
     """Count the vertices, edges and communication volumes of each part.
 
-    `indptr` and `indices` are the edges as CSR by destination; `training` [V] marks training vertices;
-    `part_ids` [V] are part indices. At most `range_entries` edges are processed at once; a longer row is
-    processed whole.
+    `indptr` and `indices` are the edges as CSR by destination, `training` [V] marks training vertices, and
+    `part_ids` [V] are part indices. At most `range_entries` edges are processed at once, unless a single row
+    is longer.
     """
     from hyrt.graph.csr import iter_row_ranges
     from hyrt.graph.partition.block_volumes import count_block_volumes
@@ -192,7 +192,7 @@ _SHOWN_PARTS = 16
 
 
 def partition_metrics(manifest: PartitionManifest) -> dict[str, Any]:
-    """Return the manifest without its files, and the imbalance of the parts, as JSON data."""
+    """Return the manifest without its files, but with the imbalance of the parts, as JSON data."""
     figures = manifest.model_dump(mode="json", exclude={"files", "crc32_chunk_bytes"})
     columns = {
         key: [getattr(part, key) for part in manifest.parts] for key in ("vertices", "edges", "training")
@@ -218,7 +218,7 @@ def partition_metrics(manifest: PartitionManifest) -> dict[str, Any]:
 
 
 def compute_imbalance(amounts: Sequence[float]) -> float:
-    """Return the largest amount over the mean, minus 1; 0 if the sum is 0."""
+    """Return the largest amount divided by the mean, minus 1; 0 if the sum is 0."""
     total = sum(amounts)
     return max(amounts) * len(amounts) / total - 1 if total else 0.0
 

@@ -17,12 +17,12 @@ ReportLine = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PartBounds:
-    """Upper bounds on the size of a part."""
+    """Upper bounds of the size of a part."""
 
     imbalance: float | None = None
-    """Maximum excess of a part's weight over the mean, as a fraction of it; None: the method's default."""
+    """Maximum excess of a part's weight relative to the mean; None for the default of the method."""
     vertices: int | None = None
-    """Maximum number of vertices; None disables the bound."""
+    """Maximum number of vertices; None for no bound."""
 
 
 DEFAULT_BOUNDS = PartBounds()
@@ -31,7 +31,7 @@ DEFAULT_BOUNDS = PartBounds()
 def check_partition_args(topology: Any, training: Any, num_parts: Any, seed: Any) -> None:
     """Check the arguments of `PartitionMethod.homes`.
 
-    Raises ArgumentError for an invalid argument, and DataError if the topology's arrays are inconsistent.
+    Raises ArgumentError for an invalid argument, and DataError if arrays of the topology are inconsistent.
     """
     edges = check_type("topology", topology, Topology, "pass the topology of a graph").checked
     check_array("training", training, "b", (edges.num_vertices,), "a mask of the training vertices")
@@ -43,12 +43,12 @@ class PartitionMethod(Protocol):
     """Method that assigns each vertex to a part (its home)."""
 
     imbalance: float | None
-    """Default maximum excess of a part's weight over the mean, as a fraction of it; None without weights."""
+    """Default maximum excess of a part's weight relative to the mean; None if there are no weights."""
     bounds_vertices: bool
     """Whether the method enforces a bound on the number of vertices."""
 
     def check_installed(self) -> None:
-        """Raise DataError if a package that the method needs is missing, with the name of the package."""
+        """Raise DataError with the name of a package that the method needs if the package is missing."""
         ...
 
     def memory_bytes(self, num_vertices: int, num_edges: int) -> int:
@@ -71,24 +71,24 @@ class PartitionMethod(Protocol):
         topology
             All edges.
         training
-            [V] mask of the training vertices, which are balanced between parts.
+            Mask [V] of the training vertices, which are balanced between parts.
         num_parts
-            Number of parts, P, at most V.
+            Number of parts P, at most V.
         seed
             Seed of random decisions; equal seeds give equal results.
         bounds
-            Bounds on each part. A bound on the number of vertices is at least V / P, and is passed only to
+            Bounds of each part. A bound of the number of vertices is at least V / P, and is only passed to
             methods that enforce it.
         announce
-            Receives lines about the result.
+            Callback for lines about the result.
 
         Returns
         -------
-        [V] integers in 0..P-1; no part is empty.
+        Part of each vertex, [V] integers in 0..P-1. No part is empty.
 
         Raises
         ------
         DataError
-            If the method cannot divide this graph into this number of parts.
+            If the method cannot divide the graph into this number of parts.
         """
         ...

@@ -1,4 +1,4 @@
-"""Partition method with few edges between parts, by METIS.
+"""Partition method with few edges between parts, which uses METIS.
 
 Karypis and Kumar, "A Fast and High Quality Multilevel Scheme for Partitioning Irregular Graphs", SIAM Journal
 on Scientific Computing 20 (1998).
@@ -21,29 +21,29 @@ from hyrt.graph.topology import Topology
 from hyrt.runtime.hardware import available_cores
 from hyrt.runtime.workers import Workers, use_workers
 
-# Estimated memory of METIS, which stores the graph and all coarsened graphs in 64-bit integers.
+# Estimated memory of METIS, which stores the graph and all coarsened graphs with 64-bit integers.
 _EDGE_BYTES = 160
 _VERTEX_BYTES = 400
 _PIECE = 1 << 22
 # Number of undirected edges to build at once.
 _RANGE = 1 << 26
-# Mean vertex weight, without the weight for training vertices.
+# Mean weight of a vertex, not counting the weight for training vertices.
 _WEIGHT = 1 << 10
 _ITERATIONS = 10
-# Total weight of training vertices relative to edges. If parts are uneven, the next value is tried.
+# Total weight of training vertices relative to that of edges. If parts are uneven, the next value is tried.
 _TRAINING_SHARES = (1.0, 1 / 4, 1 / 16, 0.0)
-# Parts are uneven if one exceeds the mean number of edges or training vertices by more than this fraction;
-# unavoidable excess does not count.
+# Parts are uneven if the edges or training vertices of a part exceed the mean by more than this fraction.
+# Unavoidable excess does not count.
 _UNEVEN = 0.5
 
 
 class MetisParts:
     """METIS partition with few cut edges, and balanced sums of edges and training vertices.
 
-    METIS balances one weight per vertex here: the vertex's share of all in-edges (plus one edge) plus its
-    share of all training vertices. If training vertices are few, one part may get most edges and another one
-    most training vertices, with equal sums; METIS is then run again with a smaller weight of training
-    vertices.
+    METIS balances one weight per vertex, which is here the vertex's share of all in-edges (plus one edge)
+    plus its share of all training vertices. If training vertices are few, one part may get most edges and
+    another one most training vertices, with equal sums. METIS is then run again with a smaller weight for
+    training vertices.
     """
 
     imbalance: float | None = 0.03
@@ -73,7 +73,7 @@ class MetisParts:
         edges: NDArray[np.float64] = topology.in_degrees + np.float64(1)
         allowed = self.imbalance if bounds.imbalance is None else bounds.imbalance
         assert allowed is not None
-        # METIS uses the 32-bit seed of the C library's generator, for which 0 equals 1.
+        # METIS uses the 32-bit seed of the C library's generator, which treats 0 like 1.
         drawn_from = (seed + 1) % 2**31
         options = {"seed": drawn_from, "niter": _ITERATIONS, "ufactor": max(1, round(1000 * allowed))}
         best, lowest_imbalance = None, float("inf")
@@ -91,7 +91,7 @@ class MetisParts:
 
 
 def fill_empty_parts(part_ids: NDArray[Any], weights: NDArray[Any], num_parts: int) -> NDArray[Any]:
-    """Assign to each part that METIS left empty about half of the part that is currently the heaviest."""
+    """Assign to each empty part about half of the part that is the heaviest at this point."""
     sizes = np.bincount(part_ids, minlength=num_parts)
     if sizes.all():
         return part_ids
@@ -111,7 +111,7 @@ def fill_empty_parts(part_ids: NDArray[Any], weights: NDArray[Any], num_parts: i
 def _weights(
     edges: NDArray[np.float64], training: NDArray[np.bool_], training_share: float
 ) -> NDArray[np.int64]:
-    """Return [V] vertex weights; all training vertices together weigh `training_share` times all edges."""
+    """Return vertex weights [V]; training vertices weigh `training_share` times as much as edges in total."""
     weights = edges * (_WEIGHT / edges.mean())
     if training.any():
         weights += training * (training_share * _WEIGHT / training.mean())
@@ -120,8 +120,7 @@ def _weights(
 
 
 def _needlessly_over(homes: NDArray[Any], amounts: NDArray[Any], num_parts: int) -> float:
-    """Return the avoidable excess of the largest part's sum of [V] integer amounts, as a fraction of the
-    mean.
+    """Return the avoidable excess of the largest part's sum of integer amounts [V], relative to the mean.
 
     Some excess is unavoidable, because a vertex cannot be divided between parts.
     """
@@ -132,7 +131,7 @@ def _needlessly_over(homes: NDArray[Any], amounts: NDArray[Any], num_parts: int)
 
 
 def _undirected(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return the edges in both directions, without duplicates and self-loops, as METIS requires."""
+    """Return the edges in both directions without duplicates and self-loops, as METIS requires them."""
     with Workers(available_cores(), "partition") as workers, use_workers(workers):
         symmetric = topology.is_symmetric
     if symmetric and not has_self_loops(topology):

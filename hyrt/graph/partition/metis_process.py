@@ -1,6 +1,6 @@
 """Child process that runs METIS.
 
-METIS uses SIGTERM internally to signal a failure, and may then return a wrong partition without an error; it
+METIS uses SIGTERM internally to signal a failure, and may then return a wrong partition without an error. It
 also ignores Ctrl-C. In a child process that blocks SIGTERM, failures can be detected, and the parent can kill
 METIS at any time.
 """
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 
-# Block SIGTERM before other threads exist, because they could receive it. On Linux, prctl(PR_SET_PDEATHSIG)
-# ends the child if the parent is killed.
+# Block SIGTERM before there are other threads, which could receive it. On Linux, prctl(PR_SET_PDEATHSIG) ends
+# the child if the parent is killed.
 _START = (
     "import ctypes, json, signal, sys\n"
     "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
@@ -32,7 +32,7 @@ _START = (
     "run_metis_child()\n"
 )
 _PIECE = 1 << 20
-# Number of characters that an error shows from the end of METIS's output.
+# Number of characters from the end of the METIS output that an error shows.
 _SHOWN = 300
 
 
@@ -43,12 +43,11 @@ def run_metis(
     num_parts: int,
     **options: int,
 ) -> NDArray[np.int32]:
-    """Partition a graph with METIS in a child process; return [V] int32 part indices, where parts may be
-    empty.
+    """Partition a graph with METIS in a child process; return part indices [V] int32. Parts may be empty.
 
     `pointers` [V + 1] and `neighbors` [E] are the edges in both directions, without duplicates and
-    self-loops. `num_parts` is at least 2; `options` are METIS options. Raises DataError if METIS fails, or
-    its process is terminated.
+    self-loops. `num_parts` is at least 2, and `options` are those of METIS. Raises DataError if METIS fails
+    or its process is terminated.
     """
     count = len(weights)
     header = {"parts": num_parts, "vertices": count, "entries": len(neighbors), "options": options}
@@ -58,7 +57,7 @@ def run_metis(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=printed,
-            # The parent handles signals that a terminal sends to its process group.
+            # Signals from a terminal to its process group are handled by the parent.
             start_new_session=True,
         )
         assert process.stdin
@@ -71,14 +70,14 @@ def run_metis(
                         process.stdin.write(array[first : first + _PIECE].astype(np.int64).tobytes())
                 process.stdin.flush()
             except BrokenPipeError:
-                pass  # The child exited; its error is reported below.
+                pass  # The child has exited. Its error is reported below.
             found = process.stdout.read()
             code = process.wait()
         finally:
             process.kill()
             process.wait()
             process.stdout.close()
-            # Discard the rest: the child no longer reads.
+            # The child no longer reads, so discard the rest.
             try:
                 process.stdin.close()
             except BrokenPipeError:
@@ -95,10 +94,10 @@ def run_metis(
 
 
 def run_metis_child() -> None:
-    """Partition the graph from stdin and write the part indices to stdout, as the child's main function."""
+    """Partition the graph from stdin and write the part indices to stdout; main function of the child."""
     import pymetis
 
-    # METIS prints to stdout; redirect its output to stderr.
+    # METIS prints to stdout, so redirect its output to stderr.
     output = os.dup(1)
     os.dup2(2, 1)
     stream = os.fdopen(0, "rb")
@@ -106,7 +105,7 @@ def run_metis_child() -> None:
     pointers = _read(stream, header["vertices"] + 1)
     neighbors = _read(stream, header["entries"])
     weights = _read(stream, header["vertices"])
-    # By default, METIS bisects for few parts, which gives a larger cut.
+    # By default, METIS bisects if there are few parts, which cuts more edges.
     _, found = pymetis.part_graph(
         header["parts"],
         pymetis.CSRAdjacency(pointers, neighbors),
@@ -114,7 +113,7 @@ def run_metis_child() -> None:
         recursive=False,
         options=pymetis.Options(**header["options"]),
     )
-    # METIS raises SIGTERM if it fails, and may then continue.
+    # If METIS fails, it raises SIGTERM and may then continue.
     if signal.SIGTERM in signal.sigpending():
         raise SystemExit("interrupted")
     with os.fdopen(output, "wb") as file:
@@ -123,7 +122,7 @@ def run_metis_child() -> None:
 
 def _read(stream: BufferedReader, count: int) -> NDArray[np.int64]:
     array = np.empty(count, np.int64)
-    # readinto of a buffered stream blocks until the array is full.
+    # `readinto` of a buffered stream blocks until the array is full or the stream ends.
     if stream.readinto(array.data) != array.nbytes:
         raise SystemExit("the graph ends too early")
     return array

@@ -1,4 +1,4 @@
-"""Distribution of rows to parts, and row sources over parts."""
+"""Distribution of rows to parts, and row sources over several parts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from hyrt.runtime.workers import Workers
 Array = NDArray[Any]
 
 ENTRIES = 1 << 21
-"""Number of CSR entries to copy at once; a longer row is copied whole."""
+"""Number of CSR entries to copy at once, unless a single row is longer."""
 ENTRY_BYTES = 48
-"""Maximum memory per copied entry."""
+"""Maximum memory per copied entry in bytes."""
 
 
 def group_by_part(part_ids: Array, num_parts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -32,7 +32,7 @@ def group_by_part(part_ids: Array, num_parts: int) -> tuple[NDArray[np.int64], N
 
 
 def compute_local_ids(part_ids: Array, num_parts: int) -> Array:
-    """Return the local index of each vertex within its part, [V] int32 (int64 from 2^31 vertices)."""
+    """Return the index of each vertex within its part, [V] int32 (int64 from 2^31 vertices)."""
     order, starts = group_by_part(part_ids, num_parts)
     places = np.empty(len(part_ids), np.int32 if len(part_ids) < 2**31 else np.int64)
     for first, last in itertools.pairwise(starts):
@@ -41,7 +41,7 @@ def compute_local_ids(part_ids: Array, num_parts: int) -> Array:
 
 
 def build_indptr(lengths: Array) -> NDArray[np.int64]:
-    """Return the row pointers [n+1] of rows with the given lengths [n]."""
+    """Return the row pointers [n+1] for rows of the given lengths [n]."""
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     return starts
@@ -50,7 +50,7 @@ def build_indptr(lengths: Array) -> NDArray[np.int64]:
 def iter_row_entries(indptr: Array, vertices: Array) -> Iterator[tuple[slice, Array]]:
     """Yield the positions of the entries of rows `vertices` [n] in pieces; `indptr` [V+1] has all rows.
 
-    A piece is a slice of the requested rows' entries, and the position of each of them among all entries.
+    A piece is a slice of the entries of the requested rows, and the position of each entry among all entries.
     """
     lengths = indptr[vertices + 1] - indptr[vertices]
     starts = build_indptr(lengths)
@@ -63,10 +63,10 @@ def iter_row_entries(indptr: Array, vertices: Array) -> Iterator[tuple[slice, Ar
 def merge_csr_rows(
     pointers: Sequence[Array], entries: Sequence[Sequence[Array]], part_ids: Array
 ) -> tuple[NDArray[np.int64], list[Array]]:
-    """Merge the CSR rows of all parts in vertex order, in memory.
+    """Merge the CSR rows of all parts in memory, in the order of vertices.
 
-    `pointers` has the row pointers of each part; `entries` has a sequence per kind of entry (such as columns
-    and values) with one array per part. Returns the row pointers [V+1] of all rows, and the merged array of
+    `pointers` has the row pointers of each part. `entries` has a sequence per kind of entry (such as columns
+    and values), with one array per part. Returns the row pointers [V+1] of all rows, and the merged array of
     each kind.
     """
     order, bounds = group_by_part(part_ids, len(pointers))
@@ -85,8 +85,7 @@ def merge_csr_rows(
 def iter_part_rows(
     blocks: Iterator[Array], part_ids: Array, num_parts: int, selected_parts: range
 ) -> Iterator[tuple[int, Array]]:
-    """Yield pairs of a part index and the next rows of this part, from consecutive blocks of all vertices'
-    rows.
+    """Yield pairs of a part and its next rows, from consecutive blocks of the rows of all vertices.
 
     Rows of parts that are not in `selected_parts` are skipped.
     """
@@ -101,7 +100,7 @@ def iter_part_rows(
 
 
 def merge_blocks(parts: Sequence[Array], part_ids: Array, rows: int) -> Iterator[Array]:
-    """Yield blocks of `rows` rows in vertex order, merged from the matrices of the parts."""
+    """Yield blocks of `rows` rows in the order of vertices, merged from the matrices of the parts."""
     done = np.zeros(len(parts), np.int64)
     for at in range(0, len(part_ids), rows):
         order, starts = group_by_part(part_ids[at : at + rows], len(parts))
@@ -117,14 +116,14 @@ def merge_blocks(parts: Sequence[Array], part_ids: Array, rows: int) -> Iterator
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionedFeatures:
-    """Row source over some or all parts; a row is found by its vertex's part and local index."""
+    """Row source over some or all parts. A row is found by the part and the local index of its vertex."""
 
     parts: Mapping[int, DenseFeatures | SparseFeatures]
-    """Rows of each open part, by part index; at least one part."""
+    """Rows of each open part by part index; there is at least one part."""
     part_ids: NDArray[Any]
-    """[V] unsigned, part index of each vertex."""
+    """Part of each vertex, [V] unsigned."""
     local_ids: NDArray[Any]
-    """[V] integers, row of each vertex within its part."""
+    """Row of each vertex within its part, [V] integers."""
 
     __repr__ = short_repr
 
@@ -149,9 +148,9 @@ class PartitionedFeatures:
         return next(iter(self.parts.values()))
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
-        """Write the rows of some vertices; see `RowSource.rows`.
+        """Write the rows of vertices; see `RowSource.rows`.
 
-        Raises DataError if the part of a requested vertex is not open here.
+        Raises DataError if this process has not opened the part of a requested vertex.
         """
         homes = self.part_ids[ids]
         counts = np.bincount(homes)

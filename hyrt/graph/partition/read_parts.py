@@ -37,7 +37,7 @@ Array = NDArray[Any]
 
 PART_IDS_KEY = "home"
 EDGE_KEYS = ("indices", *EDGE_VALUE_KEYS)
-"""Arrays with one entry per edge."""
+"""Keys of arrays that have one entry per edge."""
 VERTICES_KEY = "vertices"
 _OTHER_PARTS = ", or of another partition"
 
@@ -48,18 +48,18 @@ class PartFiles:
 
     folder: Path
     name: str
-    """Name of the folder in messages."""
+    """Name of the folder for messages."""
     manifest: PartitionManifest
 
     @classmethod
     def open(cls, folder: Path, name: str) -> PartFiles:
-        """Open the partition in a folder; raises the errors of `read_manifest`."""
+        """Open the partition in a folder; raise the errors of `read_manifest`."""
         return cls(folder, name, read_manifest(folder))
 
     def array(self, file: str, *, verify: bool = True) -> Array:
-        """Memory-map a file, given its path in the folder without `.npy`.
+        """Memory-map a file, given its path in the folder without the suffix `.npy`.
 
-        Without `verify`, only dtype, shape and length are verified, not the checksums. Raises DataError if
+        Without `verify`, only dtype, shape and length are checked, but not the checksums. Raises DataError if
         the file is missing, damaged, or belongs to another partition.
         """
         path, where = f"{file}.npy", f"{self.name}: {file}.npy"
@@ -73,7 +73,7 @@ class PartFiles:
         return array
 
     def shared_arrays(self) -> dict[str, Array]:
-        """Return the arrays that every rank reads by schema key, and the part indices as `home`."""
+        """Return the arrays that every rank reads by schema key, and the part of each vertex as `home`."""
         keys = [
             file[len(GRAPH) + 1 : -len(".npy")]
             for file in self.manifest.files
@@ -82,11 +82,11 @@ class PartFiles:
         return {key: self.array(f"{GRAPH}/{key}") for key in keys}
 
     def names(self) -> DataNames:
-        """Read the names of the partitioned dataset."""
+        """Read the names of items in the dataset that was partitioned."""
         return read_data_names(self.folder / GRAPH)
 
     def scaling(self) -> tuple[Scaling, ...]:
-        """Return the applied scalings; old partitions have no statistics of `standard`."""
+        """Return the applied scalings. Old partitions do not have the statistics of `standard`."""
         steps = read_scalings(self.folder / GRAPH).get("", ())
         kind = self.manifest.normalize
         if steps or kind == "none":
@@ -94,11 +94,11 @@ class PartFiles:
         return (Scaling(cast(ScalingKind, kind)),)
 
     def part_array(self, number: int, key: str, *, verify: bool = True) -> Array:
-        """Memory-map one array of one part; see `array`."""
+        """Memory-map an array of a part; see `array`."""
         return self.array(f"{part_folder_name(number)}/{key}", verify=verify)
 
     def part_edges(self, number: int) -> dict[str, Array]:
-        """Return the in-edges of a part of a split topology: `indptr` and the keys of `EDGE_KEYS`."""
+        """Return the in-edges of a part of a split topology: `indptr` and the keys in `EDGE_KEYS`."""
         keys = [key for key in EDGE_KEYS if f"{part_folder_name(number)}/{key}.npy" in self.manifest.files]
         return {key: self.part_array(number, key) for key in ("indptr", *keys)}
 
@@ -113,23 +113,23 @@ class PartFiles:
 
 @dataclass(frozen=True, slots=True)
 class OpenPart:
-    """One part of a partition, opened for a rank."""
+    """Part of a partition that is opened for a rank."""
 
     manifest: PartitionManifest
-    """Content of partition.json; equal ids mean parts of the same partition."""
+    """Contents of partition.json. Parts of the same partition have equal ids."""
     number: int
-    """Index of the part, or of the block of parts."""
+    """Index of the part or of the block of parts."""
     graph: Graph
-    """Graph whose features are a `PartitionedFeatures` with the rows of only this part.
+    """Graph with features that are a `PartitionedFeatures` over the rows of this part only.
 
-    It has all edges, or, in a split topology, only the in-edges of this part's vertices.
+    The graph has all edges or, if the topology is split, only the in-edges of the part's vertices.
     """
     part_ids: Array
-    """[V] integers, index of each vertex's part or block of parts."""
+    """Part (or block of parts) of each vertex, [V] integers."""
     local_ids: Array
-    """[V] int32 or int64, row of each vertex within its part."""
+    """Row of each vertex within its part, [V] int32 or int64."""
     vertices: Array
-    """[n] int32 or int64, vertices of this part, sorted."""
+    """Sorted vertices of this part, [n] int32 or int64."""
     rows: DenseFeatures | SparseFeatures
     """Feature rows of `vertices`, in the same order."""
 
@@ -139,28 +139,28 @@ class OpenPart:
 def open_part(
     folder: str | Path, number: int, *, normalize: Normalize = "none", num_blocks: int | None = None
 ) -> OpenPart:
-    """Open one part: its feature rows and the files that every rank reads. Other parts may be missing.
+    """Open one part: its feature rows, and the files that every rank reads. Other parts may be missing.
 
-    If there are fewer blocks than parts, neighbouring parts are merged into one block and opened as one part.
-    All files are verified with their checksums, which reads each file once.
+    If there are fewer blocks than parts, neighbouring parts are merged to a block, which is opened like one
+    part. All files are verified with their checksums, so each file is read once.
 
     Parameters
     ----------
     folder
         Folder that `hyrt partition` wrote.
     number
-        Index of the part or block, from 0.
+        Index of the part or block, counted from 0.
     normalize
-        Feature scaling, as for `open_graph`. A rank can scale sparse rows by `row`, `length` and `auto`; any
-        other scaling must be applied when the parts are written.
+        Scaling of features, as for `open_graph`. A rank can scale sparse rows with `row`, `length` and
+        `auto`. Any other scaling must be applied when the parts are written.
     num_blocks
-        Number of blocks, a divisor of the number of parts. By default, each part is one block.
+        Number of blocks, which must divide the number of parts. By default, each part is one block.
 
     Raises
     ------
     DataError
-        If the part does not exist; if a file is missing, damaged, or belongs to another partition; or if the
-        features cannot be scaled here.
+        If the part does not exist, if a file is missing, damaged or from another partition, or if a rank
+        cannot scale the features.
     """
     name = str(folder)
     files = PartFiles.open(Path(folder).expanduser(), name)
@@ -183,7 +183,7 @@ def open_part(
     vertices = (
         files.part_array(number, VERTICES_KEY) if each == 1 else np.flatnonzero(homes // each == number)
     )
-    # Index of each vertex's part within the block.
+    # Index within the block of each vertex's part.
     within = np.zeros(len(vertices), np.int64) if each == 1 else homes[vertices].astype(np.int64) - numbers[0]
     homes = homes if each == 1 else homes // each
     places = compute_local_ids(homes, num)
@@ -202,7 +202,7 @@ def open_part(
 
 
 def _joined_edges(edges: Sequence[Mapping[str, Array]], within: Array) -> dict[str, Array]:
-    """Merge the edges of several parts in vertex order."""
+    """Merge the edges of several parts in the order of vertices."""
     keys = [key for key in edges[0] if key != "indptr"]
     pointers = [each["indptr"] for each in edges]
     indptr, joined = merge_csr_rows(pointers, [[each[key] for each in edges] for key in keys], within)
@@ -210,7 +210,7 @@ def _joined_edges(edges: Sequence[Mapping[str, Array]], within: Array) -> dict[s
 
 
 def _joined(rows: Sequence[DenseFeatures | SparseFeatures], within: Array) -> DenseFeatures | SparseFeatures:
-    """Merge the feature rows of several parts in vertex order."""
+    """Merge the feature rows of several parts in the order of vertices."""
     dense = [each for each in rows if isinstance(each, DenseFeatures)]
     if dense:
         values = np.empty((len(within), dense[0].width), dense[0].values.dtype)
@@ -224,7 +224,7 @@ def _joined(rows: Sequence[DenseFeatures | SparseFeatures], within: Array) -> De
 
 
 def _steps(normalize: Normalize, name: str, files: PartFiles) -> tuple[Scaling, ...]:
-    """Return the scalings to apply to the rows of a part; the result equals scaling the whole graph."""
+    """Return the scalings to apply to the rows of a part, with the same result as scaling the whole graph."""
     form = files.manifest.features
     if normalize == "auto":
         normalize = "length" if form.bags_of_words else "none"
@@ -246,11 +246,11 @@ def _scaled(rows: DenseFeatures | SparseFeatures, steps: Sequence[Scaling]) -> D
 
 
 def read_parts(folder: Path, name: str, *, check: bool = False) -> Dataset:
-    """Open a partition folder as one dataset, in the source's vertex order.
+    """Open a partition folder as one dataset in the vertex order of the source.
 
-    Dense rows are read from the files of the parts. Sparse rows, and the edges of a split topology, are
-    merged in memory. `check` verifies the checksums of features even if all parts together exceed
-    `LARGE_BYTES`. Raises DataError if any file is missing, damaged, or belongs to another partition.
+    Dense rows are read from the files of the parts. Sparse rows and the edges of a split topology are merged
+    in memory. With `check`, the checksums of features are verified even if all parts together exceed
+    `LARGE_BYTES`. Raises DataError if any file is missing, damaged or from another partition.
     """
     files = PartFiles.open(folder, name)
     manifest = files.manifest

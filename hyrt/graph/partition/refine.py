@@ -1,12 +1,12 @@
-"""Local search that moves single vertices to reduce the traffic between parts, in particular in the busiest
+"""Local search that moves single vertices to reduce the traffic between parts, especially in the busiest
 direction.
 
 Acer, Selvitopi and Aykanat, "Improving performance of sparse matrix dense matrix multiplication on
-large-scale parallel systems", Parallel Computing 59 (2016), have the same objective: total and largest send
-volume together, under a bound on the balance of non-zeros. The search algorithm is different. Received rows
-count like sent rows, because an exchange waits for the direction with more rows, and gradients are sent the
-opposite way. Each part has two directions: [2P] arrays (`traffic`, `prices`) contain first the rows that
-parts send, then the rows that parts receive.
+large-scale parallel systems", Parallel Computing 59 (2016), have the same objective, the total and the
+largest send volume with a bound on the imbalance of non-zeros, but another search algorithm. Received rows
+count like sent rows, because an exchange waits for the direction with more rows, and gradients are sent in
+the opposite direction. Each part has two directions: arrays [2P] (`traffic`, `prices`) have the rows that
+parts send, followed by the rows that parts receive.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -25,8 +25,8 @@ _jit = nb.njit(nogil=True, cache=True, error_model="numpy")
 
 
 class NeighborPartCounts:
-    """Numbers of out-neighbours of each vertex in each part, from edges as CSR by destination and part
-    indices [V] int32.
+    """Number of out-neighbours of each vertex in each part, for edges as CSR by destination and parts [V]
+    int32.
 
     A vertex has one slot per out-neighbour, but at most one per part: at most 6 bytes per edge in total.
     """
@@ -40,13 +40,13 @@ class NeighborPartCounts:
         self.parts = np.empty(self.starts[-1], np.int16)
         self.counts = np.empty(self.starts[-1], np.int32)
         self.used = np.zeros(len(homes), np.int32)
-        """[V] number of used slots."""
+        """Number of used slots of each vertex, [V]."""
         _fill(indptr, indices, homes, self.starts, self.parts, self.counts, self.used)
 
 
 @_jit
 def add_neighbor(starts, parts, counts, used, u, part):
-    """Add one out-neighbour of u in a part; return whether it is the first."""
+    """Add an out-neighbour of u in a part; return whether it is the first one."""
     first = starts[u]
     for i in range(first, first + used[u]):
         if parts[i] == part:
@@ -60,7 +60,7 @@ def add_neighbor(starts, parts, counts, used, u, part):
 
 @_jit
 def remove_neighbor(starts, parts, counts, used, u, part):
-    """Remove one out-neighbour of u in a part; return whether it was the last."""
+    """Remove an out-neighbour of u in a part; return whether it was the last one."""
     first = starts[u]
     for i in range(first, first + used[u]):
         if parts[i] == part:
@@ -84,7 +84,7 @@ def _fill(indptr, indices, homes, starts, parts, counts, used):
 
 @_jit
 def count_traffic(starts, parts, used, homes, num_parts):
-    """Return [2 num_parts] int64: the rows that each part sends, then the rows that each receives."""
+    """Return the rows that each part sends, then the rows that each part receives, [2 num_parts] int64."""
     traffic = np.zeros(2 * num_parts, np.int64)
     for u in range(len(homes)):
         for i in range(starts[u], starts[u] + used[u]):
@@ -95,17 +95,17 @@ def count_traffic(starts, parts, used, homes, num_parts):
 
 
 _GAIN = 1e-9
-# Limits of one search: number of moves, and number of examined neighbours per moved vertex.
+# Limits of a search: number of moves, and number of neighbours to examine per moved vertex.
 _LONGEST = 64
 _WIDEST = 8
-# After _TRIAL edges, the search pass ends if it had less than one success per _WORTH_EDGES edges.
+# A search pass that has examined _TRIAL edges ends if it had less than one success per _WORTH_EDGES edges.
 _TRIAL = 1 << 22
 _WORTH_EDGES = 1 << 19
 
 
 @_jit
 def _price(rows, scale, power):
-    """Return the marginal cost of a row in a direction: 1 plus a price that grows with its traffic."""
+    """Return the marginal cost of a row in a direction: 1 plus a price that increases with the traffic."""
     if power == 0:
         return 1.0
     return 1.0 + power * (rows / scale) ** (power - 1)
@@ -113,7 +113,7 @@ def _price(rows, scale, power):
 
 @_jit
 def _cost(rows, scale, power):
-    """Return the total cost of a direction: the sum of the prices of all its rows."""
+    """Return the total cost of a direction, which is the sum of the costs of its rows."""
     if power == 0:
         return float(rows)
     return rows + scale * (rows / scale) ** power
@@ -123,9 +123,9 @@ def _cost(rows, scale, power):
 def _prices(traffic, power):
     """Return the scale of prices, and the marginal cost of a row in each direction.
 
-    The scale is the midpoint between the mean and the largest traffic. With the mean as the scale, rows of
-    the busiest directions would cost many times as much as other rows, and total traffic would grow; with the
-    largest traffic, only few directions would lose rows.
+    The scale is the midpoint between the mean and the largest traffic. If it were the mean, rows of the
+    busiest directions would cost many times as much as other rows, and total traffic would increase. If it
+    were the largest traffic, only few directions would lose rows.
     """
     scale = max((traffic.mean() + traffic.max()) / 2, 1.0)
     prices = np.empty(len(traffic))
@@ -136,10 +136,10 @@ def _prices(traffic, power):
 
 @_jit
 def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
-    """Return the cheapest other part for a vertex (-1 if no part has room), and the change in cost.
+    """Return the cheapest other part for a vertex (-1 if no part can take it), and the change in cost.
 
-    `held` has the weight and the number of vertices of each part. `bounds` has the minimum and maximum weight
-    of a part, and its maximum number of vertices.
+    `held` has the weight and the number of vertices of each part. `bounds` has the minimum and the maximum
+    weight of a part, and its maximum number of vertices.
     """
     indptr, indices = graph
     starts, parts, counts, used = near
@@ -148,11 +148,11 @@ def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
     a, num_parts = homes[v], len(loads)
     min_load, max_load, max_vertices = bounds
     if loads[a] - weights[v] < min_load or sizes[a] < 2:
-        # Never empty a part, not even if the others could take its vertices.
+        # A part must never become empty, even if the others could take its vertices.
         return -1, np.inf
     num_candidates = 0
     if loads[a] > max_load or sizes[a] > max_vertices:
-        # It is possible that only parts without neighbours of v have room.
+        # The only parts that can take v may be ones that have no neighbours of v.
         lightest = _find_lightest_available(loads, sizes, max_vertices)
         if lightest >= 0:
             is_candidate[lightest] = True
@@ -197,7 +197,7 @@ def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
                 candidates[num_candidates] = p
                 num_candidates += 1
         else:
-            # If v leaves, its row must be sent to the neighbours that stay in its part.
+            # If v moves, its row must be sent to the neighbours that stay in the old part.
             also_here = receives_here
     degree = indptr[v + 1] - indptr[v]
     best, lowest_cost = -1, np.inf
@@ -219,7 +219,7 @@ def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
 
 @_jit
 def _find_lightest_available(loads, sizes, max_vertices):
-    """Return the lightest part that may receive another vertex; -1 if there is none."""
+    """Return the lightest part that can take another vertex; -1 if there is none."""
     lightest = -1
     for p in range(len(loads)):
         if sizes[p] < max_vertices and (lightest < 0 or loads[p] < loads[lightest]):
@@ -229,7 +229,7 @@ def _find_lightest_available(loads, sizes, max_vertices):
 
 @_jit
 def _sent_from(starts, parts, used, v, part):
-    """Return the number of parts that the row of v is sent to if v is in `part`."""
+    """Return the number of parts to which the row of v is sent if v is in `part`."""
     for i in range(starts[v], starts[v] + used[v]):
         if parts[i] == part:
             return used[v] - 1
@@ -238,7 +238,7 @@ def _sent_from(starts, parts, used, v, part):
 
 @_jit
 def _add_rows(direction, rows, traffic, changed):
-    """Change the number of rows of a direction, and store the previous number in `changed`."""
+    """Change the number of rows of a direction and record its previous value in `changed`."""
     before, is_changed, directions, num = changed
     if not is_changed[direction]:
         is_changed[direction] = True
@@ -250,7 +250,7 @@ def _add_rows(direction, rows, traffic, changed):
 
 @_jit
 def _move(v, to, graph, homes, near, held, weights, traffic, pricing, changed):
-    """Move a vertex to another part, update traffic and prices, and return the change in cost."""
+    """Move a vertex to another part and update traffic and prices; return the change in cost."""
     indptr, indices = graph
     starts, parts, counts, used = near
     loads, sizes = held
@@ -291,7 +291,7 @@ def _move(v, to, graph, homes, near, held, weights, traffic, pricing, changed):
 
 @_jit
 def _scratch(num_parts):
-    """Return buffers for the parts that contain neighbours of a vertex, and for the changed directions."""
+    """Return buffers for the parts that have neighbours of a vertex, and for the changed directions."""
     saved = (np.zeros(num_parts), np.zeros(num_parts, np.int64))
     move_scratch = (*saved, np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64))
     before = np.empty(2 * num_parts, np.int64)
@@ -301,7 +301,7 @@ def _scratch(num_parts):
 
 @_jit
 def _greedy_pass(graph, homes, near, held, weights, bounds, traffic, power, order, is_due):
-    """Move each due vertex to its cheapest part, in one pass; return the number of moves."""
+    """Move each due vertex to its cheapest part in one pass; return the number of moves."""
     indptr, indices = graph
     scale, prices = _prices(traffic, power)
     pricing = (scale, power, prices)
@@ -316,12 +316,12 @@ def _greedy_pass(graph, homes, near, held, weights, bounds, traffic, power, orde
         best, cost = _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch)
         if best < 0:
             continue
-        # Accept zero-gain moves only from a fuller to an emptier part, to avoid oscillation.
+        # To avoid oscillation, accept moves without gain only from a heavier to a lighter part.
         if cost > _GAIN or (cost > -_GAIN and loads[a] - weights[v] <= loads[best] + weights[v]):
             continue
         added = _move(v, best, graph, homes, near, held, weights, traffic, pricing, changed)
         if added > max(cost, 0.0) + _GAIN:
-            # Prices rose so much during the move that it costs more than it saves; revert it.
+            # The move has increased prices so much that it costs more than it saves, so revert it.
             _move(v, a, graph, homes, near, held, weights, traffic, pricing, changed)
             continue
         for e in range(indptr[v], indptr[v + 1]):
@@ -333,10 +333,10 @@ def _greedy_pass(graph, homes, near, held, weights, bounds, traffic, power, orde
 
 @_jit
 def _balancing_pass(graph, homes, near, held, weights, bounds, traffic, power, counts_vertices):
-    """Move vertices out of parts that are too heavy, at any price, in ascending order of cost per weight.
+    """Move vertices out of parts that are too heavy at any price, in ascending order of cost per weight.
 
-    If `counts_vertices` is true, move vertices out of parts with too many vertices instead, in ascending
-    order of cost.
+    If `counts_vertices`, move vertices out of parts with too many vertices instead, in ascending order of
+    cost.
     """
     scale, prices = _prices(traffic, power)
     pricing = (scale, power, prices)
@@ -371,13 +371,13 @@ def _has_too_much(part, held, bounds, counts_vertices):
 
 @_jit
 def _search_pass(graph, homes, near, held, weights, bounds, traffic, power, order, patience, max_edges):
-    """Search from each boundary vertex through temporarily worse states; return the number of successful
+    """Search from each boundary vertex, through states that may be worse; return the number of successful
     searches.
 
-    A search repeatedly moves the cheapest vertex around the vertices that it has already moved, each vertex
-    once, until the best sum is more than `patience` moves old. It then reverts the moves after the best sum
-    (Fiduccia and Mattheyses' algorithm, from many small starts). No search begins after `max_edges` edges
-    have been examined, or if previous searches had too little success.
+    A search repeatedly moves the cheapest neighbour of the vertices that it has moved, each vertex once,
+    until the best sum of costs is more than `patience` moves old. It then reverts the moves after the best
+    sum (algorithm of Fiduccia and Mattheyses, from many small starts). No search begins after `max_edges`
+    edges have been examined, or if too few of the previous searches succeeded.
     """
     indptr, indices = graph
     scale, prices = _prices(traffic, power)
@@ -430,21 +430,20 @@ def _search_pass(graph, homes, near, held, weights, bounds, traffic, power, orde
     return found
 
 
-# Phases: exponent of the prices, and additional tolerance of the weight bound.
-# Phases with more tolerance let vertices with many edges move; later phases restore the bound.
+# edges can move. Later phases restore the bound.
 _PHASES = (
     (0, 0.2), (4, 0.1), (8, 0.05), (12, 0.02), (16, 0), (24, 0.02), (24, 0), (32, 0.02), (32, 0), (48, 0.02),
     (48, 0), (64, 0),
 )  # fmt: skip
-# Large graphs use fewer phases, at least three, so that about _LOOKS edges are examined (twice per phase).
-# Graphs with up to _SMALL edges run all phases _ROUNDS times, with different vertex orders.
+# r phases (at least three), so that about _LOOKS edges are examined (twice per phase). For graphs with up to
+# _SMALL edges, all phases run _ROUNDS times with different vertex orders.
 _LOOKS = 300e6
 _SMALL = 1 << 20
 _ROUNDS = 3
-# Minimum weight of a part over the mean; lighter parts do not give vertices away.
+# Minimum weight of a part relative to the mean. No vertex moves out if the part would become lighter.
 _MIN_SHARE_OF_MEAN = 0.5
 _PASSES = 4
-# Limits of the searches of each phase: number of examined edges, and moves without gain per search.
+# Limits of the searches in each phase: number of examined edges, and moves without gain per search.
 _MAX_EDGES = 1 << 22
 _PATIENCE = 8
 # A phase ends after a pass that moves at most this fraction of the vertices.
@@ -464,14 +463,13 @@ def refine_parts(
 ) -> NDArray[np.int32]:
     """Return a partition with less traffic in the busiest direction and in total, or the given partition.
 
-    The busiest direction never has more rows than in the given partition, if that partition is within the
-    bounds.
+    If the given partition is within the bounds, the busiest direction never has more rows than there.
 
     Edges are CSR by destination, without duplicates and self-loops. `part_ids` [V] are the initial part
-    indices, below 1,024. `weights` [V] are float64. `max_over_mean` bounds the weight of a part over the
-    mean; parts that start above it give vertices away at any price. `max_vertices`, at least V / num_parts,
-    bounds the vertices of a part and takes precedence over weight and traffic; None disables it. `seed`
-    determines the order of vertices.
+    indices, below 1,024. `weights` [V] are float64. `max_over_mean` is the maximum weight of a part relative
+    to the mean: vertices move out of heavier parts at any price. `max_vertices`, at least V / num_parts, is
+    the maximum number of vertices in a part, which has precedence over weight and traffic; None for no bound.
+    `seed` determines the order of vertices.
     """
     part_ids = part_ids.astype(np.int32)
     counted = NeighborPartCounts(indptr, indices, part_ids, num_parts)
@@ -486,14 +484,14 @@ def refine_parts(
     graph, held = (indptr, indices), (loads, sizes)
 
     def figures() -> tuple[float, ...]:
-        """Return a tuple that is smaller for better partitions; the bounds come first."""
-        # Allow for rounding of the mean: the given partition may be exactly at the bound.
+        """Return a tuple that is smaller for better partitions. It begins with the excess over the bounds."""
+        # Allow for rounding of the mean, because the given partition may be exactly at the bound.
         allowed = max_over_mean * mean * (1 + _ROUNDING)
         busiest = traffic.max()
         bounded = max(sizes.max(), max_vertices), max(loads.max(), allowed), max(busiest, busiest_at_first)
         return *bounded, 2 * busiest + traffic.mean()
 
-    # Keep the best partition: moves may exceed a tight bound and never return below it.
+    # Record the best partition, because moves may exceed a tight bound without a later return below it.
     best, best_figures = part_ids.copy(), figures()
     for power, looser in _phases(len(indices)):
         bounds = (
@@ -505,7 +503,7 @@ def refine_parts(
         order = generator.permutation(len(part_ids))
         is_due[:] = True
         if loads.max() > bounds[1]:
-            # If parts are full, swap a heavy vertex for light ones, which are moved back later.
+            # If parts are full, swap a heavy vertex for light ones, which later move back.
             _balancing_pass(*state[:5], (*bounds[:2], len(part_ids)), traffic, power, False)
         for heaviest in (bounds[1], np.inf):
             if sizes.max() > bounds[2]:
@@ -522,7 +520,7 @@ def refine_parts(
 
 
 def _phases(num_edges: int) -> list[tuple[int, float]]:
-    """Return the phases for a number of edges, always including the first and the last phase."""
+    """Return the phases for a number of edges, which include the first and the last phase."""
     if num_edges <= _SMALL:
         return _ROUNDS * list(_PHASES)
     num = int(np.clip(_LOOKS / (2 * num_edges), 3, len(_PHASES)))

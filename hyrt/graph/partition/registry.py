@@ -1,4 +1,4 @@
-"""Partition methods by name, and two methods with parts of equal sizes: consecutive and random."""
+"""Partition methods by name, and two methods with parts of equal size: consecutive and random vertices."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from hyrt.graph.partition.metis_parts import MetisParts
 from hyrt.graph.partition.volume_parts import VolumeParts
 from hyrt.graph.topology import Topology
 
-# Memory per vertex for temporary arrays of vertex numbers.
+# Memory per vertex for temporary arrays of vertex numbers, in bytes.
 _BLOCK_VERTEX_BYTES = 24
 
 
 class BlockParts:
-    """Partition into blocks of consecutive vertices; part sizes differ by at most one."""
+    """Partition into blocks of consecutive vertices, whose sizes differ by at most one."""
 
     imbalance: float | None = None
     bounds_vertices = True
 
     def check_installed(self) -> None:
-        """Return without checks, because there are no dependencies."""
+        """Do nothing, because there are no dependencies."""
 
     def memory_bytes(self, num_vertices: int, num_edges: int) -> int:
         return _BLOCK_VERTEX_BYTES * num_vertices
@@ -51,18 +51,18 @@ class BlockParts:
         return np.arange(topology.num_vertices) * num_parts // topology.num_vertices
 
 
-# Memory per vertex for the part indices and their shuffled copy.
+# Memory per vertex for the part indices and their shuffled copy, in bytes.
 _RANDOM_VERTEX_BYTES = 16
 
 
 class RandomParts:
-    """Random partition; part sizes differ by at most one."""
+    """Random partition into parts whose sizes differ by at most one."""
 
     imbalance: float | None = None
     bounds_vertices = True
 
     def check_installed(self) -> None:
-        """Return without checks, because there are no dependencies."""
+        """Do nothing, because there are no dependencies."""
 
     def memory_bytes(self, num_vertices: int, num_edges: int) -> int:
         return _RANDOM_VERTEX_BYTES * num_vertices
@@ -88,7 +88,7 @@ METHODS: Mapping[str, Callable[[], PartitionMethod]] = MappingProxyType(
 
 
 def get_partition_method(name: str) -> PartitionMethod:
-    """Return a partition method by name, after checking its dependencies.
+    """Return the partition method with a name after checking its dependencies.
 
     Raises DataError if the method does not exist, or one of its dependencies is missing.
     """

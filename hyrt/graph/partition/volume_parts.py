@@ -1,4 +1,4 @@
-"""Partition method that minimizes exchanged rows, in particular in the busiest direction of any part."""
+"""Partition method that minimizes exchanged rows, especially in the busiest direction of any part."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from hyrt.graph.partition.metis_parts import MetisParts, has_self_loops
 from hyrt.graph.partition.refine import refine_parts
 from hyrt.graph.topology import Topology
 
-# Memory of `NeighborPartCounts` per edge, and of all other arrays per vertex.
+# Memory in bytes of `NeighborPartCounts` per edge, and of all other arrays per vertex.
 _EDGE_BYTES = 6
 _VERTEX_BYTES = 64
 _ROUNDING = 1e-9
 
 
 class VolumeParts:
-    """METIS partition that is refined by moving vertices, to reduce the traffic in total and in the busiest
-    direction.
+    """METIS partition that is refined by moving vertices, which reduces the traffic in total and in the
+    busiest direction.
 
-    A part sends each of its rows once to every other part that has an edge from it, and receives the rows
-    that the others send to it. The traffic of the busiest direction is the largest number of rows that any
-    part sends or receives. Parts get equal shares of non-zeros (in-edges and the diagonal) within 5 % of the
-    mean; training vertices are not balanced. A bound on vertices takes precedence.
+    A part sends each of its rows once to every other part that has an edge from it, and receives rows from
+    other parts. The traffic of the busiest direction is the largest number of rows that any part sends or
+    receives. Parts get equal shares of non-zeros (in-edges and the diagonal) within 5 % of the mean; training
+    vertices are not balanced. A bound of the number of vertices has precedence.
 
-    If METIS's parts are less busy, but exceed the mean by more, the search is repeated with their imbalance
-    as the bound, unless the user set a bound. By default, the result is therefore never busier than METIS's
-    parts.
+    If METIS's parts have less traffic in the busiest direction, but exceed the mean by more, the search is
+    repeated with their imbalance as the bound, unless the user has set one. By default, the result is
+    therefore never busier than the parts of METIS.
     """
 
     imbalance: float | None = 0.05
@@ -91,15 +91,15 @@ class _CountedParts:
     """Partition, with the traffic and weight of its parts."""
 
     homes: NDArray[Any]
-    """[V] integers, part index of each vertex."""
+    """Part of each vertex, [V] integers."""
     total: int
-    """Number of rows that all parts send."""
+    """Total number of rows that parts send."""
     busiest: int
     """Number of rows in the busiest direction of any part."""
     mean: float
-    """Mean number of rows that a part sends, which equals the mean that a part receives."""
+    """Mean number of rows that a part sends, which equals the mean number that a part receives."""
     imbalance: float
-    """Largest number of non-zeros of a part over the mean, minus 1."""
+    """Largest number of non-zeros in a part divided by the mean, minus 1."""
 
     @classmethod
     def of(
@@ -118,7 +118,7 @@ class _CountedParts:
 
     @property
     def summary(self) -> str:
-        """Return the numbers as one line of text."""
+        """Return the numbers as a line of text."""
         over = self.busiest / self.mean - 1 if self.mean else 0.0
         return (
             f"{pluralize(self.total, 'row')} sent · at most {self.busiest:,} sent or received by one part, "
@@ -127,7 +127,7 @@ class _CountedParts:
 
 
 def _without_loops(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return the edges by destination without self-loops, which cause no communication."""
+    """Return the edges by destination without self-loops, which do not cause communication."""
     if not has_self_loops(topology):
         return topology.indptr, topology.indices
     into = np.repeat(np.arange(topology.num_vertices, dtype=topology.indices.dtype), topology.in_degrees)

@@ -53,9 +53,9 @@ Array = NDArray[Any]
 
 # Maximum number of files to write at once, because many systems limit a process to 1024 open files.
 _OPEN_FILES = 256
-# METIS expects the imbalance in thousandths.
+# Minimum imbalance, because METIS expects it in thousandths.
 MIN_IMBALANCE = 0.001
-# Memory per vertex for the part indices, their sorted order, local indices, and counts.
+# Memory per vertex for the part indices, their sorted order, local indices and counts, in bytes.
 _VERTEX_BYTES = 64
 
 
@@ -64,31 +64,31 @@ class PartitionJob:
     """Source, settings and destination of a partitioning job."""
 
     source: str
-    """Dataset source, as for `open_graph`."""
+    """Source of the dataset, as for `open_graph`."""
     destination: Path
     num_parts: int
-    """Number of parts, 1 to 1024."""
+    """Number of parts, from 1 to 1024."""
     method: str = "metis"
-    """Name of a partition method."""
+    """Name of the partition method."""
     seed: int = 0
     topology: EdgeLayout = "replicated"
-    """`replicated` writes all edges once, for every rank; `split` writes each part's in-edges."""
+    """Layout of edges: `replicated` writes all edges once for all ranks, `split` each part's in-edges."""
     normalize: str = "none"
     """Normalization, as for `open_graph`."""
     imbalance: float | None = None
-    """Maximum excess of a part's weight over the mean, as a fraction of it; None: the method's default."""
+    """Maximum excess of a part's weight relative to the mean; None for the default of the method."""
     max_vertices: int | None = None
-    """Maximum number of vertices per part; None disables the bound."""
+    """Maximum number of vertices per part; None for no bound."""
     force: bool = False
-    """Replace an existing partition at the destination."""
+    """Whether to replace an existing partition at the destination."""
 
 
 def write_parts(job: PartitionJob, report: Callable[[str], None] = lambda line: None) -> PartitionManifest:
-    """Partition a graph and write its parts. The folder appears complete or not at all, even after Ctrl-C.
+    """Partition a graph and write its parts. The folder is complete or does not appear, even after Ctrl-C.
 
-    `report` receives lines about memory and about the results of the method. Raises DataError if the input is
-    invalid, if there are more parts than vertices, if the destination exists (with `force`: exists but is not
-    a partition) or cannot be written, or if the method fails.
+    `report` gets lines about memory and about the result of the method. Raises DataError if the input is
+    invalid, if there are more parts than vertices, if the destination exists (with `force`: if it is not a
+    partition) or cannot be written, or if the method fails.
     """
     destination = job.destination.absolute()
     if not 1 <= job.num_parts <= MAX_PARTS:
@@ -166,7 +166,7 @@ def _check_destination(destination: Path, *, force: bool) -> None:
         return
     if not force:
         raise DataError(f"{destination} already exists: choose another name, or use --force to replace it")
-    # Replacing deletes the old folder, so verify that it is a partition.
+    # The old folder will be deleted, so it must be a partition.
     ours = {MANIFEST, GRAPH, *map(part_folder_name, range(MAX_PARTS))}
     if not is_partition(destination) or any(file.name not in ours for file in destination.iterdir()):
         raise DataError(
@@ -240,7 +240,7 @@ def _shared(data: Dataset, homes: Array, folder: Path, *, whole: bool) -> Iterat
 def _rows_of(
     indptr: Array, entries: dict[str, Array], pointer: str, vertices: Array, folder: Path, part: str
 ) -> dict[str, NpyChecksums]:
-    """Write the CSR rows of a part's vertices: row pointers, and one file of entries per key."""
+    """Write the CSR rows of a part's vertices: row pointers, and a file of entries for each key."""
     starts = build_indptr(indptr[vertices + 1] - indptr[vertices])
     files = {f"{part}/{pointer}.npy": write_npy(folder / part / f"{pointer}.npy", starts)}
     for key, values in entries.items():
@@ -253,7 +253,7 @@ def _rows_of(
 def _dense(
     rows: FeatureRows, homes: Array, num_parts: int, served: range, folder: Path
 ) -> dict[str, NpyChecksums]:
-    """Write the dense rows of some parts, in one pass over all rows."""
+    """Write the dense rows of some parts in one pass over all rows."""
     paths = {number: f"{part_folder_name(number)}/features.npy" for number in served}
     with contextlib.ExitStack() as stack:
         writers = {

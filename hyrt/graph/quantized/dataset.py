@@ -1,4 +1,4 @@
-"""Reading and writing of quantized feature rows in a dataset: codes and scales by schema key."""
+"""Reading and writing of quantized feature rows in a dataset, as codes and scales by schema key."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _TINY = 1e-30
 
 
 def is_quantized_dtype(dtype: np.dtype[Any]) -> bool:
-    """Return whether a feature dtype is a code dtype: int8, or uint16 for the bits of bfloat16."""
+    """Return whether a feature dtype is that of codes: int8, or uint16 for bfloat16 bits."""
     return dtype in (np.int8, np.uint16)
 
 
 def _check_bfloat16(source: str, codes: Array) -> None:
-    """Raise DataError if most of the first non-zero values are below 1e-30: counts are almost 0 as bits of
-    bfloat16.
+    """Raise DataError if most of the first non-zero values are below 1e-30, like counts that are misread as
+    bfloat16 bits.
     """
     first = codes[:_CHECKED_ROWS].view(np.int16)
     values = np.abs(to_numpy_dtype(first)[first & 0x7FFF != 0])
@@ -46,10 +46,10 @@ def _check_bfloat16(source: str, codes: Array) -> None:
 
 
 def read_quantized_rows(source: str, codes: Array, arrays: dict[str, Array]) -> FeatureRows:
-    """Read feature codes [V, F] of a dataset: int8 with scales, or uint16 bits of bfloat16.
+    """Read the feature codes [V, F] of a dataset: int8 with scales, or uint16 with bfloat16 bits.
 
-    Removes the scales from `arrays`. Raises DataError if scales are missing, or are not one positive number
-    per row or column.
+    The scales are removed from `arrays`. Raises DataError unless there is one positive scale per row or per
+    column.
     """
     by_row, by_column = (arrays.pop(key, None) for key in SCALE_KEYS)
     if codes.dtype != np.int8:
@@ -86,7 +86,7 @@ def read_quantized_rows(source: str, codes: Array, arrays: dict[str, Array]) -> 
 
 
 def check_no_scales(source: str, dtype: np.dtype[Any], arrays: dict[str, Any]) -> None:
-    """Raise DataError if there are scales for features that need none."""
+    """Raise DataError if there are scales for features that do not need any."""
     for key in SCALE_KEYS:
         if arrays.get(key) is not None:
             raise check.reject(
@@ -96,19 +96,19 @@ def check_no_scales(source: str, dtype: np.dtype[Any], arrays: dict[str, Any]) -
 
 @dataclass(slots=True)
 class QuantizedRowWriter:
-    """Blocks of feature rows as dataset arrays; scales are complete after the last block."""
+    """Blocks of feature rows as dataset arrays. The scales are complete after the last block."""
 
     dtype: np.dtype[Any]
-    """dtype of the array `features`."""
+    """Dtype of the array `features`."""
     blocks: Iterator[Array]
-    """Blocks of rows, which can be iterated once."""
+    """Blocks of rows, over which one can iterate once."""
     scales: dict[str, Array]
 
     __repr__ = short_repr
 
     @classmethod
     def from_rows(cls, rows: FeatureRows, name: str) -> QuantizedRowWriter:
-        """Build the writer from feature rows; `name` is used in messages."""
+        """Create a writer of feature rows; `name` is for messages."""
         quantized, rounding = rows.quantized, rows.rounding
         if quantized is not None:
             codes = quantized.codes.view(np.uint16) if quantized.format == BFLOAT16 else quantized.codes

@@ -22,7 +22,7 @@ from hyrt.runtime.workers import Workers, current_workers
 
 @dataclass(frozen=True, slots=True)
 class QuantizedFeatures:
-    """Row source of quantized rows in memory or memory-mapped."""
+    """Row source of quantized rows that are in memory or memory-mapped."""
 
     stored: QuantizedRows
     """Rows of all vertices."""
@@ -68,14 +68,14 @@ class QuantizedFeatures:
 class OnTheFlyQuantizedFeatures:
     """Row source that quantizes the rows of another source whenever they are read.
 
-    `rows` returns the dequantized values, so that results do not depend on which of the two methods a reader
-    calls.
+    `rows` returns dequantized values, so that results do not depend on whether a reader calls `rows` or
+    `quantized_rows`.
     """
 
     source: RowSource
     quantizer: Quantizer
     name: str
-    """Name of the dataset, for messages."""
+    """Name of the dataset for messages."""
 
     __repr__ = short_repr
 
@@ -125,14 +125,14 @@ STORED = "stored"
 def quantize_graph(
     graph: Graph, format_name: str, seed: int | None = None, scales: NDArray[np.float32] | None = None
 ) -> Graph:
-    """Return the graph with feature rows in a format; the format `stored` returns the graph unchanged.
+    """Return the graph with feature rows in a format; for the format `stored`, return it unchanged.
 
     Rows in memory are quantized once. Rows in files, which may exceed memory, are quantized whenever they are
     read.
 
-    `seed` selects stochastic rounding to int8; None rounds to nearest. `scales` [F] are the column scales
-    that a model was trained with; None computes them from this graph. If given scales do not cover all
-    values, values are not clipped: all rows become float32 multiples of the scales. Raises DataError if the
+    With a `seed`, rounding to int8 is stochastic; None rounds to nearest. `scales` [F] are the column scales
+    with which a model was trained; None computes them from this graph. If values exceed the range of given
+    scales, they are not clipped: all rows become float32 multiples of the scales. Raises DataError if the
     features are sparse, or a value cannot be represented.
     """
     features = graph.features
@@ -173,7 +173,7 @@ def quantize_graph(
 def _beyond_codes(
     features: RowSource, count: int, scales: NDArray[np.float32], workers: Workers
 ) -> DenseFeatures:
-    """Round rows to multiples of the scales as float32, because codes cannot represent all values."""
+    """Round rows to float32 multiples of the scales, because codes cannot represent all values."""
     values = np.empty((count, features.width), np.float32)
     for ids, block in _blocks(features, count, workers):
         values[int(ids[0]) : int(ids[-1]) + 1] = np.rint(block / scales) * scales
@@ -181,7 +181,7 @@ def _beyond_codes(
 
 
 def is_in_memory(features: RowSource) -> bool:
-    """Return whether all rows are in memory and not memory-mapped."""
+    """Return whether all rows are in memory and not in memory-mapped files."""
     if not isinstance(features, DenseFeatures | QuantizedFeatures):
         return False
     held: Any = features.values if isinstance(features, DenseFeatures) else features.stored.codes
@@ -193,7 +193,7 @@ def is_in_memory(features: RowSource) -> bool:
 def _blocks(
     features: RowSource, count: int, workers: Workers
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Yield all rows in blocks; each block is valid until the next iteration."""
+    """Yield all rows in blocks, each valid until the next iteration."""
     step = max(1, CHUNK // features.width)
     buffer = np.empty((min(step, count), features.width), np.float32)
     for start in range(0, count, step):

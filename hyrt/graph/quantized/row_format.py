@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 MAX_CODE = 127
-"""Largest int8 code. The smallest is -127, so that codes are symmetric and zero is exact."""
+"""Largest int8 code. The smallest one is -127, so that codes are symmetric and zero is exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,9 @@ class RowFormat:
 
     name: str
     dtype: np.dtype[Any]
-    """dtype of the codes: uint16 for the bits of float16, int16 for the bits of bfloat16."""
+    """Dtype of the codes: uint16 for float16 bits, int16 for bfloat16 bits."""
     scales: Literal["", "row", "column"] = ""
-    """Granularity of the float32 scales that multiply the codes; empty if there are none."""
+    """Granularity of the float32 scales that multiply the codes; empty without scales."""
 
     @property
     def is_quantized(self) -> bool:

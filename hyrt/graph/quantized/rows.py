@@ -1,4 +1,4 @@
-"""Quantized feature rows (codes and scales), and the quantizer that writes them."""
+"""Quantized feature rows (codes and scales), and the quantizer that computes them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class QuantizedRows:
 
     format: RowFormat
     codes: NDArray[Any]
-    """[n, F] of the format's dtype, C-contiguous."""
+    """Codes [n, F] with the dtype of the format, C-contiguous."""
     row_scales: NDArray[np.float32] | None = None
-    """[n], one scale per row."""
+    """Scale of each row, [n]; None without row scales."""
     column_scales: NDArray[np.float32] | None = None
-    """[F], one scale per column."""
+    """Scale of each column, [F]; None without column scales."""
 
     __repr__ = short_repr
 
@@ -41,7 +41,7 @@ class QuantizedRows:
 
     @property
     def matrix(self) -> NDArray[Any] | None:
-        """Return the codes [n, F], or None if the format has scales."""
+        """Return the codes [n, F]; None if the format has scales."""
         return None if self.format.scales else self.codes
 
     @classmethod
@@ -52,7 +52,7 @@ class QuantizedRows:
         column_scales: NDArray[np.float32] | None,
         allocate: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]] = np.empty,
     ) -> QuantizedRows:
-        """Allocate rows; `allocate` returns an array for a shape and a dtype."""
+        """Allocate rows. `allocate` is called with a shape and a dtype and returns an array."""
         codes = allocate(shape, row_format.dtype)
         scales = allocate(shape[:1], np.dtype(np.float32)) if row_format.scales == "row" else None
         return cls(row_format, codes, scales, column_scales)
@@ -78,7 +78,7 @@ class QuantizedRows:
         )
 
     def to_float32(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
-        """Return consecutive rows [m, F] as float32, dequantized by the calling thread."""
+        """Return consecutive rows [m, F] as float32. The calling thread dequantizes them."""
         codes = self.codes[start:stop]
         scales = None if self.row_scales is None else self.row_scales[start:stop]
         out = np.empty(codes.shape, np.float32)
@@ -87,7 +87,7 @@ class QuantizedRows:
 
 
 def to_numpy_dtype(matrix: NDArray[Any]) -> NDArray[Any]:
-    """View rows of `RowSource.matrix` in a numpy float dtype; only bfloat16 is copied, to float32."""
+    """View rows of `RowSource.matrix` with a float dtype of numpy. Only bfloat16 is copied, to float32."""
     if matrix.dtype == np.uint16:
         return matrix.view(np.float16)
     if matrix.dtype == np.int16:
@@ -103,24 +103,24 @@ Array = NDArray[Any]
 class Quantizer:
     """Quantizer of float32 or float16 rows.
 
-    The error of a value is at most half a scale step with rounding to nearest, and less than one step with
-    stochastic rounding, which is unbiased over seeds.
+    With rounding to nearest, the error of a value is at most half a scale step. With stochastic rounding,
+    which is unbiased over seeds, it is less than one step.
     """
 
     format: RowFormat
     seed: int | None = None
-    """Seed of stochastic rounding to int8; None rounds to nearest."""
+    """Seed of stochastic rounding to int8; None to round to nearest."""
     column_scales: NDArray[np.float32] | None = None
-    """[F] column scales from `compute_column_scales`, if the format has them."""
+    """Column scales [F] from `compute_column_scales`, if the format has column scales."""
 
     __repr__ = short_repr
 
     def quantize_into(
         self, rows: Array, vertices: Array, out: QuantizedRows, name: str, workers: Workers
     ) -> None:
-        """Quantize rows [n, F] float32 or float16 into `out`, with n rows and the quantizer's column scales.
+        """Quantize rows [n, F] float32 or float16 into `out`, which has n rows and the same column scales.
 
-        `vertices` [n] are the ids of the rows; stochastic rounding depends on them, so a row is always
+        `vertices` [n] are the ids of the rows. Stochastic rounding depends on them, so a row is always
         rounded in the same way. Raises DataError with the vertex and column of a value that cannot be
         represented.
         """
@@ -159,9 +159,9 @@ class Quantizer:
 def compute_column_scales(
     blocks: Iterable[Array], width: int, name: str, on_block: Callable[[int], None] = lambda rows: None
 ) -> NDArray[np.float32]:
-    """Compute float32 scales [F] that map the largest absolute value of each column to the largest code.
+    """Compute scales [F] float32 that map the largest absolute value of each column to the largest code.
 
-    `blocks` yields all rows, [n, F] at a time; `on_block` is called with the number of rows of each block.
+    `blocks` yields all rows in blocks [n, F]. `on_block` is called with the number of rows of each block.
     Raises DataError with the vertex and column of a value that is not finite.
     """
     largest = np.zeros(width, np.float32)
@@ -185,7 +185,7 @@ def compute_column_scales(
 
 
 def _bits(rows: Array, row_format: RowFormat) -> Array:
-    """Return the codes of a format without scales, rounded to nearest, ties to even."""
+    """Return the codes of a format without scales, rounded to nearest with ties to even."""
     if row_format == FLOAT16:
         with np.errstate(over="ignore"):
             halves: Array = rows.astype(np.float16).view(np.uint16)

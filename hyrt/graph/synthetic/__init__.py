@@ -1,4 +1,4 @@
-"""Generated graphs: degree-corrected planted partitions with class-informative features."""
+"""Generated graphs: degree-corrected planted partitions with features that depend on the class."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from hyrt.graph.synthetic.spec import SyntheticSpec
 Floats = NDArray[np.float64]
 
 _WEIGHTS = 80
-# Three-point Gauss-Hermite quadrature for the degrees of a weight class around their mean.
+# Three-point Gauss-Hermite quadrature over the degrees of a weight class, which scatter around their mean.
 _SCATTER = (-math.sqrt(3.0), 0.0, math.sqrt(3.0))
 _SCATTER_SHARES = (1 / 6, 2 / 3, 1 / 6)
 
@@ -29,11 +29,11 @@ _SCATTER_SHARES = (1 / 6, 2 / 3, 1 / 6)
 def compute_degree_distribution(spec: SyntheticSpec) -> DegreeDistribution:
     """Compute the expected degree distribution and degree mixing of the planted partition of `spec`.
 
-    A vertex has weight min(x^(-3/4), sqrt(V)) for uniform x. An edge samples its first endpoint by weight,
-    and the second by weight from the class of the first or from all vertices. Pairs that are sampled twice
-    count once, so the expected number of edges between two vertices is 1 - exp(-draws). Half of a vertex's
-    edges are fixed by its weight; the other half are Poisson distributed, which determines the variance of
-    the degrees.
+    The weight of a vertex is min(x^(-3/4), sqrt(V)) for uniform x. The first endpoint of an edge is sampled
+    by weight, and the second by weight from the class of the first or from all vertices. Pairs that are
+    sampled twice count once, so the expected number of edges between two vertices is 1 - exp(-draws). Half of
+    a vertex's edges are fixed by its weight; the other half are Poisson distributed, which determines the
+    variance of the degrees.
     """
     weights, counts = build_weight_classes(spec.vertices)
     table = _edges_between(spec, weights, counts)
@@ -58,11 +58,11 @@ def compute_degree_distribution(spec: SyntheticSpec) -> DegreeDistribution:
 
 
 def build_weight_classes(num_vertices: int) -> tuple[Floats, Floats]:
-    """Return mean weight and number of vertices per weight class, [W] each; classes are finer for large
+    """Return the mean weight and the number of vertices of each weight class [W]. Classes are finer for large
     weights.
     """
     cap = float(max(4, math.isqrt(num_vertices)))
-    # Boundaries of x between 0 and 1; all weights of the heaviest class are at the cap.
+    # Boundaries of x between 0 and 1. All weights in the heaviest class are at the cap.
     edges = np.append(0.0, np.geomspace(cap ** (-4 / 3), 1.0, _WEIGHTS))
     shares = np.diff(edges)
     weights = 4.0 * np.diff(edges**0.25) / shares
@@ -71,7 +71,7 @@ def build_weight_classes(num_vertices: int) -> tuple[Floats, Floats]:
 
 
 def _edges_between(spec: SyntheticSpec, weights: Floats, counts: Floats) -> NDArray[Any]:
-    """Compute the expected number of stored edges between weight classes, [W, W]; the sum is `spec.edges`."""
+    """Compute the expected number of stored edges between weight classes [W, W]; the sum is `spec.edges`."""
     if spec.edges == 0:
         return np.zeros((len(weights), len(weights)))
     shares = 1.0 / np.sqrt(np.arange(1, spec.classes + 1))
@@ -95,8 +95,8 @@ def _edges_between(spec: SyntheticSpec, weights: Floats, counts: Floats) -> NDAr
 def compute_hetero_degrees(spec: SyntheticSpec) -> HeteroDegrees:
     """Compute the expected degrees per relation of the heterogeneous graph of `spec`.
 
-    A sampled relation connects sources with destinations, both sampled by weight: the destination either from
-    the class paired with the source's class, or from all vertices. Pairs that are sampled twice count once. A
+    In a sampled relation, sources and destinations are sampled by weight, destinations either from the class
+    that is paired with the source's class, or from all vertices. Pairs that are sampled twice count once. A
     reverse relation has the same edges as its original.
     """
     counts = spec.type_counts
@@ -133,14 +133,14 @@ def compute_hetero_degrees(spec: SyntheticSpec) -> HeteroDegrees:
 def _expected_relation_edges(
     spec: SyntheticSpec, offset: int, edges: int, kinds: list[tuple[Floats, Floats]]
 ) -> NDArray[Any]:
-    """Compute the expected number of edges between weight classes of sources and of destinations, [W, W]."""
+    """Compute the expected number of edges between weight classes of sources and destinations, [W, W]."""
     (first, first_counts), (second, second_counts) = kinds
     pairs = np.outer(first_counts, second_counts)
     if edges == 0:
         return np.zeros_like(pairs)
     shares = 1.0 / np.sqrt(np.arange(1, spec.classes + 1))
     shares /= shares.sum()
-    # Per class: fraction of all pairs whose destination has the class that is paired with the source's class.
+    # For each class, fraction of all pairs whose destination class is paired with the source class.
     joined = np.roll(shares, offset) * shares
     odds = np.outer(first, second) / (float(first @ first_counts) * float(second @ second_counts))
     draws = float(edges)

@@ -1,6 +1,6 @@
 """Compiled loops of the graph generator.
 
-They use only operations whose rounding is fixed by IEEE 754, so the result is the same on every machine.
+They use only operations whose rounding IEEE 754 defines, so the result is the same on every machine.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NOISE_SCALE = np.float32(1.0 / 209.0199671)
 
 @_compile
 def draw_vertices(label_key, weight_key, shares, cap, scale, first, labels, weights):  # type: ignore[no-untyped-def]
-    """Sample class and weight of the vertices first, first+1, ...; shares [C] float64 is cumulative.
+    """Sample class and weight of the vertices first, first+1, ...; shares [C] float64 are cumulative.
 
-    A weight is x^(-3/4) for uniform x, so P(weight > t) = t^(-4/3), which gives the degree exponent 7/3. Only
-    square roots are needed.
+    The weight is x^(-3/4) for uniform x. This gives P(weight > t) = t^(-4/3) and the degree exponent 7/3, and
+    needs only square roots.
     """
     for i in range(len(labels)):
         vertex = np.uint64(first + i)
@@ -41,8 +41,8 @@ def draw_vertices(label_key, weight_key, shares, cap, scale, first, labels, weig
 
 @_compile
 def fill_guide(cumulative, shift, guide):  # type: ignore[no-untyped-def]
-    """Set guide[b] to the first position whose weight interval reaches bucket b (values whose high bits are
-    b).
+    """Set guide[b] to the first position whose weight interval reaches bucket b, which has all values with
+    high bits b.
     """
     position = 0
     for b in range(len(guide)):
@@ -56,13 +56,13 @@ def draw_pairs(  # type: ignore[no-untyped-def]
     first, last, ratio, cumulative, order, class_at, cumulative_b, shift, guide, order_b, class_start, inside,
     loopless, edge_key, place_key, sources, targets,
 ):  # fmt: skip
-    """Sample edges between the vertices of two populations and return their number.
+    """Sample edges between the vertices of two populations; return their number.
 
-    First endpoints are at positions first..last-1 (positions are vertices sorted by class). A position of
-    weight w is the first endpoint of ratio * w edges. The second endpoint is sampled by weight from the
+    Positions number vertices sorted by class. First endpoints are at the positions first..last-1. A position
+    of weight w is the first endpoint of ratio * w edges. The second endpoint is sampled by weight from the
     second population: from class `class_at` if the 53 random bits of `place_key` are below `inside`,
-    otherwise from all vertices. `cumulative_b` and the other arrays of the second population are as in
-    `Population`. If `loopless` is set, self loops are skipped.
+    otherwise from all vertices. For `cumulative_b` and the other arrays of the second population, see
+    `Population`. If `loopless`, self-loops are skipped.
     """
     num_edges = 0
     total = np.float64(cumulative_b[len(cumulative_b) - 1])
@@ -103,6 +103,6 @@ def draw_features(key, labels, means, first, rows):  # type: ignore[no-untyped-d
 
 @_compile
 def draw_ranks(key, ranks):  # type: ignore[no-untyped-def]
-    """Sample one random rank per vertex."""
+    """Sample a random rank for each vertex."""
     for v in range(len(ranks)):
         ranks[v] = random_bits(key, np.uint64(v))

@@ -1,7 +1,7 @@
-"""Degree-corrected planted partition with power-law weights and features around class means, homogeneous or
-with papers, authors and fields. Karrer and Newman, "Stochastic blockmodels and community structure in
-networks", Physical Review E 83, 2011. Every random number is a pure function of (seed, purpose, counter), so
-the graph depends neither on the number of threads nor on whether it is built in memory or in a folder.
+"""Degree-corrected planted partition with power-law weights and features around class means. It is
+homogeneous, or has papers, authors and fields. Karrer and Newman, "Stochastic blockmodels and community
+structure in networks", Physical Review E 83, 2011. Every random number is a pure function of (seed, purpose,
+counter), so the graph depends neither on the number of threads nor on where it is built.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _PIECE_VALUES = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """Vertices of one type (26 bytes each), from which edge endpoints can be sampled by weight."""
+    """Vertices of one type (26 bytes each), among which edge endpoints can be sampled by weight."""
 
     labels: NDArray[np.int16]
-    """[n] class of each vertex."""
+    """Class of each vertex, [n]."""
     order: NDArray[np.int32]
-    """[n] vertices sorted by class: position p is vertex `order[p]`."""
+    """Vertices sorted by class, [n]: position p is vertex `order[p]`."""
     cumulative: NDArray[np.int64]
-    """[n+1] sum of the weights before each position."""
+    """Sum of the weights before each position, [n+1]."""
     class_start: NDArray[np.int64]
-    """[C+1] first position of each class."""
+    """First position of each class, [C+1]."""
     shift: int
-    """A value of `cumulative`, shifted right by this number of bits, is its index in `guide`."""
+    """Number of bits by which a value of `cumulative` is shifted right to get its index in `guide`."""
     guide: NDArray[np.int32]
-    """First position whose weight interval reaches each bucket: the start of a search in `cumulative`."""
+    """First position whose weight interval reaches each bucket, at which a search in `cumulative` starts."""
 
     __repr__ = short_repr
 
@@ -64,9 +64,9 @@ class Population:
 def draw_population(label_key: np.uint64, weight_key: np.uint64, count: int, classes: int) -> Population:
     """Sample the classes and weights of vertices.
 
-    Class sizes fall as 1 / sqrt(rank), and each class has at least one vertex.
+    Class sizes are proportional to 1 / sqrt(rank), and each class has at least one vertex.
     """
-    # The largest weight is the structural cut-off of simple graphs, about the square root of V.
+    # The largest weight is the structural cut-off of simple graphs, which is about the square root of V.
     cap = float(max(4, math.isqrt(count)))
     shares = np.cumsum(1.0 / np.sqrt(np.arange(1, classes + 1)))
     shares /= shares[-1]
@@ -81,7 +81,7 @@ def draw_population(label_key: np.uint64, weight_key: np.uint64, count: int, cla
         ]  # fmt: skip
         for job in jobs:
             job.result()
-    # Guarantee that no class is empty.
+    # This guarantees that no class is empty.
     labels[:classes] = np.arange(classes)
     order = np.argsort(labels, kind="stable").astype(np.int32)
     cumulative = np.zeros(count + 1, np.int64)
@@ -102,15 +102,15 @@ def generate_class_features(
     dtype: np.dtype[Any],
     keys: tuple[np.uint64, np.uint64],
 ) -> FeatureRows:
-    """Generate feature rows around the mean of each vertex's class, computed when they are read.
+    """Generate feature rows around the mean of each vertex's class. They are computed when they are read.
 
-    `labels` [n] are the classes; `shape` is (C, F), the number of classes and the row width. `signal` is the
-    standard deviation of the class means; the noise around them has standard deviation 1. `dtype` is float32
-    or float16; `keys` are the random keys of the means and of the noise.
+    `labels` [n] are the classes, and `shape` (C, F) is the number of classes and the row width. `signal` is
+    the standard deviation of the class means, around which the noise has standard deviation 1. `dtype` is
+    float32 or float16, and `keys` are the random keys of the means and of the noise.
     """
     mean_key, key = keys
     means = np.zeros(shape, np.float32)
-    # A mean is sampled like the noise of one row, then scaled.
+    # Sample each mean like the noise of a row, then scale it.
     kernels.draw_features(mean_key, np.arange(shape[0]), means.copy(), 0, means)
     means *= np.float32(signal)
     step = max(1, _PIECE_VALUES // shape[1])
@@ -129,9 +129,7 @@ def generate_class_features(
 
 
 def draw_masks(key: np.uint64, count: int, sizes: dict[str, int]) -> dict[str, Array]:
-    """Sample disjoint random splits with `sizes` vertices and return `train_mask`, `val_mask` and
-    `test_mask`.
-    """
+    """Sample disjoint random splits with `sizes` vertices; return the three masks by key."""
     ranks = np.empty(count, np.uint64)
     kernels.draw_ranks(key, ranks)
     order = np.argsort(ranks, kind="stable")
@@ -145,7 +143,7 @@ def draw_masks(key: np.uint64, count: int, sizes: dict[str, int]) -> dict[str, A
     return masks
 
 
-# Purposes of the generator's random streams, distinct from those of training.
+# Purposes of the random streams of the generator, which differ from those of training.
 LABEL, WEIGHT, EDGE, PLACE, FEATURE, MEAN, SPLIT, DROP = range(101, 109)
 
 _PIECE_EDGES = 1 << 20
@@ -164,11 +162,11 @@ class _Model:
 
 
 def generate(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
-    """Generate a graph; features are computed when they are read.
+    """Generate a graph. Features are computed when they are read.
 
-    The dataset passes all checks: it is symmetric and sorted, without duplicates and self loops. `scratch` is
-    a folder for the edges, which bounds memory by about 80 bytes per vertex plus 1.1 GB; None keeps them in
-    memory, with the same result. Raises DataError if so many edges are not possible without duplicates.
+    The dataset passes all checks: it is symmetric and sorted, without duplicates and self-loops. `scratch` is
+    a folder for the edges, which limits memory to about 80 bytes per vertex plus 1.1 GB. If it is None, edges
+    are in memory, with the same result. Raises DataError if there cannot be so many edges without duplicates.
     """
     model = _draw_model(spec)
     indptr, indices = _draw_topology(model, scratch)
@@ -191,7 +189,7 @@ def _draw_model(spec: SyntheticSpec) -> _Model:
 
 
 def _draw_topology(model: _Model, scratch: Path | None) -> tuple[NDArray[np.int64], Array]:
-    """Sample more edges than requested, because duplicates are removed, then drop the excess."""
+    """Sample more edges than requested, because duplicates are removed, then remove the excess."""
     spec = model.spec
     num_edges = spec.edges // 2
     draws = _draws_needed(model, num_edges)
@@ -220,7 +218,7 @@ def _draw_topology(model: _Model, scratch: Path | None) -> tuple[NDArray[np.int6
 def _draws_needed(model: _Model, num_edges: int) -> int:
     """Estimate from a sample how many draws give slightly more than `num_edges` distinct edges.
 
-    Raises DataError if so many distinct edges are not possible.
+    Raises DataError if there cannot be so many distinct edges.
     """
     if num_edges == 0:
         return 0
@@ -247,13 +245,13 @@ def _draws_needed(model: _Model, num_edges: int) -> int:
                 f"{spec.name}: edges={spec.edges:,} is too many for {spec.vertices:,} vertices with "
                 "such unequal degrees: lower edges or homophily, or raise vertices"
             )
-    # Round up coarsely: the last bits of exp differ between machines and must not affect the graph.
+    # Round up coarsely, because the last bits of exp differ between machines and must not affect the graph.
     grain = max(1, num_edges >> 12)
     return (int(draws) // grain + 1) * grain
 
 
 def _edge_pieces(model: _Model, draws: int) -> Iterator[tuple[Array, Array]]:
-    """Yield the sampled edges, about a million at a time."""
+    """Yield the sampled edges in pieces of about a million."""
     vertices = model.vertices
     cumulative = vertices.cumulative
     if draws == 0:
@@ -287,20 +285,20 @@ RELATIONS = (
     Relation("paper", "rev_writes", "author"),
     Relation("field", "rev_about", "paper"),
 )
-"""The first three relations are sampled; the last two are the reverses of the second and the third."""
+"""Relations of the generated graph: three are sampled, then the reverses of the second and the third."""
 RELATION_SHARES = (0.3, 0.25, 0.1)
 """Fraction of all edges in each sampled relation. A reverse relation has as many edges as its original."""
 CLASS_OFFSETS = (0, 1, 2)
-"""Each relation connects source class c with destination class c + offset."""
+"""Offset of each sampled relation: source class c is paired with destination class c + offset."""
 REVERSE_RELATIONS = (None, 3, 4)
-"""Index of the reverse relation of each sampled relation, or None."""
+"""Index of the reverse of each sampled relation, or None."""
 
 
 def generate_hetero(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
-    """Generate a heterogeneous graph; features are computed when they are read.
+    """Generate a heterogeneous graph. Features are computed when they are read.
 
-    The number of edges is within 1 % of the requested one. `scratch` is a folder for the edges; None keeps
-    them in memory, with the same result. Raises DataError if so many edges are not possible without
+    The number of edges is within 1 % of the requested one. `scratch` is a folder for the edges; if it is
+    None, they are in memory, with the same result. Raises DataError if there cannot be so many edges without
     duplicates.
     """
     counts = spec.type_counts
@@ -374,7 +372,7 @@ def _relation_draws_needed(spec: SyntheticSpec, populations: dict[str, Populatio
                 f"{spec.name}: edges={spec.edges:,} is too many for {spec.vertices:,} vertices with "
                 "such unequal degrees: lower edges or homophily, or raise vertices"
             )
-    # Round up coarsely: the last bits of exp differ between machines and must not affect the graph.
+    # Round up coarsely, because the last bits of exp differ between machines and must not affect the graph.
     grain = max(1, num_edges >> 12)
     return (math.floor(draws) // grain + 1) * grain
 
@@ -388,7 +386,7 @@ def _weights(population: Population) -> NDArray[np.float64]:
 def _relation_edge_pieces(
     spec: SyntheticSpec, populations: dict[str, Population], number: int, draws: int
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield the sampled edges of one relation, about a million at a time."""
+    """Yield the sampled edges of one relation in pieces of about a million."""
     if draws == 0:
         return
     first, second = _ends(populations, number)

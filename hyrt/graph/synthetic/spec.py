@@ -1,4 +1,4 @@
-"""Specification of a generated graph: presets and `synthetic:PRESET,key=value,...`."""
+"""Specification of a generated graph: presets, and `synthetic:PRESET,key=value,...`."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ class SyntheticSpec:
     """Specification of a graph to generate. Equal specifications give equal graphs on every machine."""
 
     name: str
-    """The text that was parsed."""
+    """Text that was parsed."""
     vertices: int
     edges: int
-    """Number of stored (directed) edges, twice the number of undirected ones; even."""
+    """Number of stored (directed) edges, which is even: twice the number of undirected edges."""
     features: int
     classes: int
-    """Number of classes; class sizes fall as 1 / sqrt(rank)."""
+    """Number of classes. Class sizes are proportional to 1 / sqrt(rank)."""
     train: int
     val: int
     test: int
-    """Number of vertices of the splits `train`, `val` and `test`, which are disjoint."""
+    """Number of vertices in the split `test`; `train`, `val` and `test` are disjoint."""
     homophily: float
-    """Fraction 0..1 of edges that sample their second endpoint from the class of the first, not from all."""
+    """Fraction (0 to 1) of edges that sample their second endpoint from the class of the first."""
     signal: float
-    """Standard deviation of the class means; the noise around them has standard deviation 1."""
+    """Standard deviation of the class means, around which the noise has standard deviation 1."""
     dtype: str = "float32"
-    """`float32` or `float16`, the dtype of the features."""
+    """Dtype of the features, `float32` or `float16`."""
     seed: int = 0
     is_hetero: bool = False
-    """Whether to generate papers, authors and fields; `features` and the splits then refer to papers only."""
+    """Whether to generate papers, authors and fields. `features` and the splits then apply to papers only."""
 
     @property
     def type_counts(self) -> dict[str, int]:
-        """Return the vertices per type of a heterogeneous graph: half are papers, a tenth are fields."""
+        """Return the vertices per type in a heterogeneous graph: half are papers, a tenth are fields."""
         papers, fields = self.vertices // 2, self.vertices // 10
         return {"paper": papers, "author": self.vertices - papers - fields, "field": fields}
 
     @property
     def type_widths(self) -> dict[str, int]:
-        """Return the feature width per type of a heterogeneous graph, 0 for types without features."""
+        """Return the feature width per type in a heterogeneous graph; 0 for types without features."""
         return {"paper": self.features, "author": max(1, self.features // 2), "field": 0}
 
     def __post_init__(self) -> None:
@@ -119,9 +119,9 @@ KEYS = tuple(field.name for field in fields(SyntheticSpec) if field.name not in 
 def parse_spec(text: str) -> SyntheticSpec:
     """Parse `synthetic:PRESET` or `synthetic:PRESET,key=value,...`.
 
-    Counts may have the suffix k, M or G (`vertices=20M`). If `vertices` is given, the missing counts of
-    `edges`, `train`, `val` and `test` are scaled in proportion. Without a preset, `community` gives the
-    defaults. Raises DataError if a preset or key is unknown, or a value is out of range.
+    Counts may have the suffix k, M or G (`vertices=20M`). If `vertices` is set, counts that are not set
+    (`edges`, `train`, `val`, `test`) are scaled in proportion. The default preset is `community`. Raises
+    DataError if a preset or key is unknown, or a value is out of range.
     """
     parts = [part.strip() for part in text.removeprefix(PREFIX).split(",")]
     preset = "community" if not parts[0] or "=" in parts[0] else parts.pop(0)
@@ -166,7 +166,7 @@ def parse_spec(text: str) -> SyntheticSpec:
 
 def _value(text: str, key: str, value: str) -> int | float | str:
     if key in _COUNTS:
-        # At most 20 characters are enough for every valid value; converting long digit strings is slow.
+        # Every valid value has at most 20 characters. Converting long strings of digits would be slow.
         match = re.fullmatch(r"([0-9]+(?:_[0-9]+)*)(\.[0-9]+)?([kMG]?)", value) if len(value) < 21 else None
         number = float(match[1] + (match[2] or "")) * _SUFFIXES[match[3]] if match else 0.5
         if match and match[2] is None:
