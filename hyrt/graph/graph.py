@@ -168,7 +168,7 @@ class Graph:
         edge_features: NDArray[np.float32] | None = None,
         edge_times: NDArray[Any] | None = None,
     ) -> Self:
-        """Build a graph from the arrays of `Topology` and `VertexTable`, without checking or copying them."""
+        """Build a graph from the arrays of `Topology` and `VertexTable`, without checks or copies."""
         topology = Topology(indptr, indices, edge_types, edge_weights, edge_features, edge_times)
         return cls(name, topology, VertexTable(features, labels, masks, vertex_ids))
 

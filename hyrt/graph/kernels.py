@@ -420,7 +420,7 @@ def _int_below(bits, bound):
 
 @_compile
 def _insert_once(values, num, value):
-    """Insert a value into `num` ascending values unless it is among them; return the new number of values."""
+    """Insert a value into `num` ascending values unless it is present; return the new number of values."""
     at = _lower_bound(values, 0, num, value)
     if at < num and values[at] == value:
         return num

@@ -72,7 +72,7 @@ class SparseSource(RowSource, Protocol):
 
 @runtime_checkable
 class QuantizedRowSource(RowSource, Protocol):
-    """Row source that can return quantized rows without dequantizing them."""
+    """Row source that can return quantized rows without dequantization."""
 
     @property
     def row_format(self) -> RowFormat:

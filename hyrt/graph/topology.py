@@ -33,8 +33,8 @@ class Topology:
     edge_types: NDArray[Any] | None = field(default=None, repr=False)
     """Type of each edge, [E] integers from 0, or None."""
     edge_weights: NDArray[np.float32] | None = field(default=None, repr=False)
-    """Positive edge weights [E] float32, or None. Layers multiply by them; neighbour sampling may use them as
-    probabilities.
+    """Positive edge weights [E] float32, or None. Layers multiply by the weights; neighbour sampling may use
+    weights as probabilities.
     """
     edge_features: NDArray[np.float32] | None = field(default=None, repr=False)
     """Feature row of each edge, [E, d] float32, or None."""

@@ -75,7 +75,7 @@ class _PygCalls:
         return False
 
     def adds_self_loops(self, conv: nn.Module) -> bool:
-        # A stack removes self-loops from the data, so that it can combine convolutions with and without them.
+        # A stack removes self-loops from the data, even if only some of its convolutions add self-loops.
         return getattr(conv, "add_self_loops", False) is True
 
 

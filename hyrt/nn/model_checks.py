@@ -203,7 +203,7 @@ def check_loops(model: torch.nn.Module, device: str) -> None:
 
 
 def drop_replaced_loops(graph: Graph, model: torch.nn.Module) -> Graph:
-    """Return the graph without self-loops if layers of the model add them, otherwise unchanged.
+    """Return the graph without self-loops if layers of the model add self-loops, otherwise unchanged.
 
     In such a layer, each vertex then has exactly one self-loop, as in PyG's `GCNConv` and `GATConv`, and no
     vertex is sampled as its own neighbour. Other models treat self-loops in the data like any edge. A

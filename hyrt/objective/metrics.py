@@ -387,7 +387,7 @@ def multilabel_metrics(scores: Array, labels: Array) -> dict[str, float]:
 def r2_score(scores: Array, labels: Array) -> float:
     """Return R2 of a column [n], as float64: 1 - (sum of squared errors) / (sum of squared deviations).
 
-    NaN for fewer than two rows. If all labels are equal, R2 is 1 if all scores equal them, otherwise 0.
+    NaN for fewer than two rows. If all labels are equal, R2 is 1 if all scores equal the label, otherwise 0.
     """
     if len(labels) < 2:
         return float("nan")

@@ -324,7 +324,7 @@ class RelationSplit:
 
 
 def split_block(block: Block, num_relations: int) -> RelationSplit:
-    """Sort the edges of a block by relation: count them in a first pass, and move them in a second.
+    """Sort the edges of a block by relation, in one pass that counts and one that moves edges.
 
     The edges of each destination must be sorted by relation, which `edge_types` gives.
     """

@@ -270,7 +270,7 @@ class BlockBuilder:
         self.local = np.full(graph.num_vertices, -1, np.int32)
         """Scratch memory [V] int32, which is -1 everywhere between two mini-batches."""
         self.pool = BufferPool()
-        """Pool of the mini-batches' buffers, to which released mini-batches return them."""
+        """Pool of the mini-batches' buffers, to which released mini-batches return their buffers."""
 
     def _stated_degrees(self, edges: Topology | ExcludedEdges) -> list[Topology | BoundedDegrees]:
         """Return the degrees of each layer, input layer first."""
@@ -311,7 +311,8 @@ class BlockBuilder:
         in_place
             Whether the first block has vertex ids as sources, and reads the feature matrix in place.
         may_overwrite
-            Whether the results of `sample_layer` may be overwritten, because no other code reads them.
+            Whether the results of `sample_layer` may be overwritten, because no other code reads these
+            arrays.
         """
         arrays = PooledArrays(self.pool)
         blocks: list[Block] = []

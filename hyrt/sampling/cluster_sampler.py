@@ -32,9 +32,9 @@ class ClusterSampler:
     """Sampler with groups of graph parts as units. A unit is the global number of a group.
 
     In each epoch, the parts that have training vertices are shuffled and divided into groups of
-    `parts_per_unit` parts. The subgraph of a group has the vertices of its parts and all edges between them;
-    edges to other parts are missing. All training vertices of a group are targets, so each training vertex is
-    a target once per epoch. `parts` [V] is the index of each vertex's part.
+    `parts_per_unit` parts. The subgraph of a group has the vertices of its parts and all edges between these
+    vertices; edges to other parts are missing. All training vertices of a group are targets, so each training
+    vertex is a target once per epoch. `parts` [V] is the index of each vertex's part.
     """
 
     def __init__(

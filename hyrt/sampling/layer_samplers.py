@@ -314,7 +314,7 @@ class WeightedLayerSampler:
 
     The result is a function of (seed, step, layer, vertex). Sampling without replacement is priority sampling
     (Duffield, Lund and Thorup, Journal of the ACM 54, 2007): exactly `fanout` edges, with factors that make
-    sums unbiased. If a vertex has at most `fanout` neighbours, all of them are sampled with factor 1.
+    sums unbiased. If a vertex has at most `fanout` neighbours, all are sampled with factor 1.
     """
 
     topology: Topology

@@ -40,10 +40,10 @@ _ROUND = 64
 class SaintSampler:
     """Sampler of subgraphs that random walks induce. A unit is the global number of a subgraph.
 
-    A subgraph has the vertices that `roots` walks of `walk_length` steps visit, and all edges between them.
-    Walks start at training targets, sampled uniformly with replacement. Each step goes to the source of a
-    uniformly sampled incoming edge; a walk at a vertex without incoming edges stays there. Walk i of a
-    subgraph is sampled with the key (seed, walk, subgraph, i, step of the walk), so a subgraph does not
+    A subgraph has the vertices that `roots` walks of `walk_length` steps visit, and all edges between these
+    vertices. Walks start at training targets, sampled uniformly with replacement. Each step goes to the
+    source of a uniformly sampled incoming edge; a walk at a vertex without incoming edges stays there. Walk i
+    of a subgraph is sampled with the key (seed, walk, subgraph, i, step of the walk), so a subgraph does not
     depend on the other subgraphs of its mini-batch.
 
     The subgraphs of a mini-batch form a disjoint union: a vertex of two subgraphs has two rows. All blocks

@@ -96,7 +96,7 @@ class SamplerSettings(Section):
 
     @property
     def reads_edge_weights(self) -> bool:
-        """Return whether sampling accounts for edge weights. If not, the model must multiply by them."""
+        """Return whether sampling accounts for edge weights; if not, the model must multiply by weights."""
         return False
 
     def describe(self, layers: int, batch_size: int) -> str:

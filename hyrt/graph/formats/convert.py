@@ -201,7 +201,7 @@ def memory_bound(source: Any, *, reorder: bool = False) -> int | None:
         return 80 * spec.vertices + 4 * min(2 * spec.edges, CSR_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
     path = resolve_source(source)
     if is_dgl_file(path):
-        # Count the tensors of the file and the arrays that are built from them.
+        # Count the tensors of the file, and the arrays that are built from tensors.
         return 4 * path.stat().st_size + _BLOCKS_BYTES
     if path.is_file():
         sizes = member_sizes(path, source)

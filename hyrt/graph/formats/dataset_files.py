@@ -319,7 +319,7 @@ FORMAT = 1
 
 
 def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
-    """Map a folder of `.npy` files, and verify them against the checksums in meta.json if it exists.
+    """Map a folder of `.npy` files, and verify the files against meta.json if it exists.
 
     The arrays are private, writable views: writing to them never changes the files. Features larger than
     `LARGE_BYTES` are read and verified only with `check`. Raises DataError if a key is missing or a file is

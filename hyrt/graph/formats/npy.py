@@ -146,7 +146,7 @@ class NpyWriter:
         return (self.num_rows, *self.row_shape)
 
     def append(self, rows: Array) -> None:
-        """Write rows [n, *row_shape] after converting them to the dtype of the file."""
+        """Write rows [n, *row_shape], converted to the dtype of the file."""
         for start in range(0, len(rows), step := rows_per_chunk(self.row_shape, self.dtype)):
             block = np.ascontiguousarray(rows[start : start + step], dtype=self.dtype)
             data = block.reshape(-1).view(np.uint8).data

@@ -80,7 +80,7 @@ def download_ogb(name: str, folder: Path) -> None:
 
 
 def _origin(name: str) -> tuple[str, str]:
-    """Return the URL of a dataset and the folder name in its archive, as the installed ogb defines them."""
+    """Return the URL of a dataset and the folder name in its archive, according to the installed ogb."""
     if name == "mag240m":
         from ogb.lsc import MAG240MDataset
 

@@ -107,7 +107,7 @@ def _count(store: dict[str, Any], arrays: dict[str, Array], location: str) -> in
 def _edges(
     data: Any,
 ) -> tuple[dict[Triple, tuple[Array, Array]], dict[Triple, Array], dict[Triple, Array], dict[Triple, Array]]:
-    """Return the endpoints of all edges; weights, features and times only for relations that have them."""
+    """Return the endpoints of all edges; weights, features and times only for relations with such values."""
     endpoints: dict[Triple, tuple[Array, Array]] = {}
     weights: dict[Triple, Array] = {}
     features: dict[Triple, Array] = {}

@@ -559,7 +559,7 @@ def build_graph(name: str, arrays: Mapping[str, Array], features: RowSource, sym
 
 
 def from_graph(graph: Graph) -> Dataset:
-    """Return the arrays of a graph by schema key without copying them."""
+    """Return the arrays of a graph by schema key, without copies."""
     arrays: dict[str, Array] = {
         "indptr": graph.topology.indptr,
         "indices": graph.topology.indices,

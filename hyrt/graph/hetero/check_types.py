@@ -35,9 +35,7 @@ _STARTS = "list the first vertex of each type, then the number of all vertices"
 
 
 def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
-    """Return the vertex types and relations of a dataset after checking them; raise DataError for the first
-    violation.
-    """
+    """Return the vertex types and relations of a dataset; raise DataError for the first violation."""
     starts, relations = arrays[TYPE_STARTS], arrays[RELATIONS]
     known = check_type_names(source, arrays[VERTEX_TYPES])
     count = len(arrays["indptr"]) - 1

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 class RelationEdges(NamedTuple):
-    """Edges of one relation, or some of them."""
+    """Edges of one relation, possibly not all."""
 
     relation: int
     """Index of the relation."""
@@ -74,9 +74,9 @@ def build_hetero_csr(
 
     `emit` is called with consecutive parts of the sources [n] int32 (int64 if V >= 2^31), numbered across all
     types, the relation indices [n], and the weights [n] float32 or None. At most `range_entries` entries are
-    built at once, unless a single row is longer. Memory use is `bytes_per_entry` for each of them, 24 bytes
-    per vertex, and one piece of the stream. The result does not depend on `threads`, which are all available
-    CPUs by default.
+    built at once, unless a single row is longer. Memory use is `bytes_per_entry` for each entry, 24 bytes per
+    vertex, and one piece of the stream. The result does not depend on `threads`, which are all available CPUs
+    by default.
 
     Returns indptr [V+1] int64, and the number of edges of each relation in the stream [R] int64, including
     duplicates. Raises DataError with relation, edge and endpoint if an endpoint is not a vertex of its type.

@@ -131,7 +131,7 @@ def _needlessly_over(homes: NDArray[Any], amounts: NDArray[Any], num_parts: int)
 
 
 def _undirected(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return the edges in both directions without duplicates and self-loops, as METIS requires them."""
+    """Return the edges in both directions without duplicates and self-loops, which METIS requires."""
     with Workers(available_cores(), "partition") as workers, use_workers(workers):
         symmetric = topology.is_symmetric
     if symmetric and not has_self_loops(topology):

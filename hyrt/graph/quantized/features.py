@@ -131,9 +131,9 @@ def quantize_graph(
     read.
 
     With a `seed`, rounding to int8 is stochastic; None rounds to nearest. `scales` [F] are the column scales
-    with which a model was trained; None computes them from this graph. If values exceed the range of given
-    scales, they are not clipped: all rows become float32 multiples of the scales. Raises DataError if the
-    features are sparse, or a value cannot be represented.
+    with which a model was trained; by default, scales are computed from this graph. If values exceed the
+    range of given scales, they are not clipped: all rows become float32 multiples of the scales. Raises
+    DataError if the features are sparse, or a value cannot be represented.
     """
     features = graph.features
     if format_name == STORED:

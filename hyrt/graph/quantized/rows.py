@@ -1,4 +1,4 @@
-"""Quantized feature rows (codes and scales), and the quantizer that computes them."""
+"""Quantized feature rows (codes and scales), and their quantizer."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class QuantizedRows:
         )
 
     def to_float32(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
-        """Return consecutive rows [m, F] as float32. The calling thread dequantizes them."""
+        """Return consecutive rows [m, F] as float32, which the calling thread dequantizes."""
         codes = self.codes[start:stop]
         scales = None if self.row_scales is None else self.row_scales[start:stop]
         out = np.empty(codes.shape, np.float32)
@@ -120,7 +120,7 @@ class Quantizer:
     ) -> None:
         """Quantize rows [n, F] float32 or float16 into `out`, which has n rows and the same column scales.
 
-        `vertices` [n] are the ids of the rows. Stochastic rounding depends on them, so a row is always
+        `vertices` [n] are the ids of the rows. Stochastic rounding depends on the ids, so a row is always
         rounded in the same way. Raises DataError with the vertex and column of a value that cannot be
         represented.
         """

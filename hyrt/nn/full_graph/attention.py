@@ -358,8 +358,8 @@ def attend_into(
     `out` [m, H, d] has the dtype of p or that of the scores.
 
     `lse` [m, H], `positive` [m, H, d] (dtype of `out`) and `positive_weight` [m, H] receive values for the
-    backward pass: pass all or none of them. `loops` adds a self-loop to each row, and `mask` applies dropout
-    to alpha after the softmax. Raises ValueError if shapes or dtypes do not match.
+    backward pass: pass all or none. `loops` adds a self-loop to each row, and `mask` applies dropout to alpha
+    after the softmax. Raises ValueError if shapes or dtypes do not match.
     """
     _, heads, width = _sizes(p)
     vertices = len(indptr) - 1

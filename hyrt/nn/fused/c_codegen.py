@@ -1,4 +1,4 @@
-"""C code generation for loops over edges (OpenCL C and CUDA C++), and the interface of devices that run them.
+"""C code generation for edge loops (OpenCL C and CUDA C++), and the interface of devices that run loops.
 
 Several threads share a row, and each has its own columns, so sums need no atomics and have a fixed order.
 Values with one number per head are computed by every thread. If other values read a column sum, it is reduced
@@ -166,7 +166,7 @@ class _CPrinter:
         return stages
 
     def _find_saved_rows(self) -> set[int]:
-        """Return the rows that a later stage reads than the stage that computes them."""
+        """Return the rows that are computed in one stage and read in a later stage."""
         form, saved = self._form, set()
         for at, value in enumerate(form.values):
             stage = self._stages[at] - (value.op == "sum")
@@ -293,7 +293,7 @@ class _CPrinter:
             top, weights = (f"o{k}[{self._column('i')}]" if call.continues else "0" for k in (1, 2))
             yield f"{indent}real_t top = {top}, weights = {weights};"
             if call.continues:
-                # One lane overwrites these values after all lanes have read them.
+                # All lanes must have read these values before one lane overwrites the values.
                 yield f"{indent}TOGETHER;"
         yield from self._each_slot(lines, indent)
 

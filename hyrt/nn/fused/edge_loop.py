@@ -1,4 +1,4 @@
-"""Element-wise expressions on edges with their derivatives, and loops over edges that compute them.
+"""Element-wise expressions on edges with their derivatives, and loops over edges that compute expressions.
 
 An expression has heads with `width` columns each. A value is a row (`width` numbers per head) or a column
 (one number per head). Operations take values of one kind: `spread` broadcasts a column to a row, and `sum`
@@ -221,7 +221,7 @@ class EdgeExprBuilder:
         return self.values[a].kind
 
     def broadcast(self, *values: int) -> list[int]:
-        """Broadcast all values to rows if any of them is a row."""
+        """Broadcast all values to rows if any value is a row."""
         if any(self.kind(each) == "row" for each in values):
             return [self.spread(each) for each in values]
         return list(values)

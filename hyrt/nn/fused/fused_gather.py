@@ -1,7 +1,7 @@
 """Fused gathers of edge expressions, forward and backward, without arrays that have one row per edge.
 
-The built-in layers use them on devices that only run such loops and leave vertex-wise work to the host. On
-host cores, the operators in `hyrt.nn.operators` are faster.
+The built-in layers use fused gathers on devices that only run such loops and leave vertex-wise work to the
+host. On host cores, the operators in `hyrt.nn.operators` are faster.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Array = NDArray[Any]
 class FusedGather:
     """Gather with messages that are an expression of both endpoints.
 
-    The results of `form` are the messages [heads * width]; for `attention`, the scores [heads] precede them.
-    A mean is a sum with factors. With `has_loops`, vertices have a self-loop in addition to their edges.
+    The results of `form` are the messages [heads * width]; for `attention`, the scores [heads] are first. A
+    mean is a sum with factors. With `has_loops`, vertices have a self-loop in addition to their edges.
     """
 
     form: EdgeExpr

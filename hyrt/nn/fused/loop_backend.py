@@ -30,7 +30,7 @@ from hyrt.runtime.workers import Workers, current_workers
 
 @cache
 def _called_source() -> bytes:
-    """Return the source code that generated loops call; a change of it makes numba recompile them."""
+    """Return the source code that generated loops call. If it changes, numba must recompile the loops."""
     return b"".join(Path(str(module.__file__)).read_bytes() for module in (simd, simd_math))
 
 

@@ -168,7 +168,7 @@ def trace_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Gra
             proxy.node.meta.pop("where")  # This node has no line of user code.
     label = f"{type(layer).__name__}.{method}"
     try:
-        # Inference also traces, with gradients disabled. Enable them to detect `no_grad` inside the method.
+        # Inference also traces, with gradients disabled. With gradients, `no_grad` in the method is detected.
         with torch.enable_grad(), _RejectRandomNumbers(label):
             returned = _nodes(getattr(traced, method)(*proxies), label)
     except UnsupportedModelError:

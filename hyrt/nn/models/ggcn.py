@@ -16,7 +16,7 @@ class Ggcn(ModelKind):
     """Model kind that multiplies neighbours by gates that depend on both endpoints, and adds the own row."""
 
     best_form = "rows"
-    # Sums over neighbours grow with the degree. The norm bounds them.
+    # The norm bounds the sums over neighbours, which grow with the degree.
     defaults: ClassVar = {
         "train.lr": 3e-3,
         "model.dropout": 0.2,

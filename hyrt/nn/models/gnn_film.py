@@ -20,7 +20,8 @@ class GnnFilm(ModelKind):
 
     best_form = "rows"
     adds_rows_last = True
-    # Sums over neighbours grow with the degree. The norm bounds them. At lr 3e-3, ten layers learn less well.
+    # The norm bounds the sums over neighbours, which grow with the degree. Ten layers learn less well at
+    # 3e-3.
     defaults: ClassVar = {
         "train.lr": 1e-3,
         "model.layers": 10,

@@ -37,7 +37,7 @@ class ModelKind(ABC):
     costs_like: ClassVar[str] = ""
     """Model of `hyrt_perfmodel.model_workload` with equal costs; empty if the kind defines its own costs."""
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """Default settings of runs with this kind, by names such as `train.lr`. Users can override them."""
+    """Default settings of runs with this kind, by names such as `train.lr`, which users can override."""
     reads: ClassVar[Collection[str] | None] = None
     """Settings that `layer` reads, out of `aggregate`, `heads`, `attention_dropout`, `hidden` and `norm`. A
     run warns if the user sets any of the others. None disables the warnings.
@@ -71,7 +71,7 @@ class ModelKind(ABC):
         """Count the products of a row with the weights of a layer, per source and per destination.
 
         None selects the products of `costs_like`, whose rates and other costs apply in any case. `options`
-        are the options of the kind, as `layer` receives them.
+        are the options of the kind, as for `layer`.
         """
         return None
 

@@ -1,1 +1,1 @@
-"""Settings of the built-in samplers; one file per sampler."""
+"""Settings of the built-in samplers, with one file per sampler."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ClusterSettings(SamplerSettings):
-    """Parts of the graph with few edges between parts (Cluster-GCN); a unit is a group of parts."""
+    """Cluster-GCN: parts of the graph with few edges between parts. A unit is a group of parts."""
 
     unit: ClassVar[str] = "group of parts"
     units_setting: ClassVar[str] = "sampler.groups"
@@ -47,7 +47,7 @@ class ClusterSettings(SamplerSettings):
         return f"Cluster-GCN {self.groups} x {self.parts_per_group} of {self.parts} parts by {self.method}"
 
     def units_per_epoch(self, num_targets: int) -> int:
-        """Return the number of groups, if every part has training vertices."""
+        """Return the number of groups per epoch if every part has training vertices."""
         return -(-min(self.parts, max(num_targets, 1)) // self.parts_per_group)
 
     def expected_sizes(
@@ -56,8 +56,8 @@ class ClusterSettings(SamplerSettings):
         from hyrt_perfmodel.expected_sizes import BlockSizes
 
         share = min(self.parts_per_group / self.parts, 1.0)
-        # In a random partition, an edge is inside a group with a probability equal to the group's share of
-        # the graph; METIS is assumed to cut half of the edges.
+        # In a random partition, the probability that an edge is inside a group is the group's share of the
+        # graph. METIS is assumed to cut half of the edges.
         inside = max(share, 0.5) if self.method in ("metis", "volume") else share
         vertices, edges = (units * share * count for count in (degrees.num_vertices, degrees.num_edges))
         targets = units * share * num_targets

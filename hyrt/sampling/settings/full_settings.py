@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FullSettings(SamplerSettings):
-    """Full-graph training, with the whole graph in every step: exact gradients, one step per epoch."""
+    """Full-graph training: each step has the whole graph and exact gradients, each epoch has one step."""
 
     unit: ClassVar[str] = "whole graph"
     units_setting: ClassVar[str] = "the units of a full-graph step"

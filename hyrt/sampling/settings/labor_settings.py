@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LaborSettings(SamplerSettings):
-    """Layer-neighbour sampling: `fanout` neighbours per vertex, shared between vertices if possible."""
+    """LABOR sampling: `fanout` neighbours per vertex, which vertices share if possible."""
 
     iterations: Annotated[int, Field(ge=0, le=20), NotBool] = 0
     """The number of rounds that compute the importance of sources. With 0 (LABOR-0), every source has one

@@ -31,7 +31,7 @@ def check_no_edge_types(graph: Graph, kind: str) -> None:
 
 
 class FastGcnSettings(SamplerSettings):
-    """FastGCN: the sources of each layer are sampled from all vertices of the graph."""
+    """FastGCN sampling: the sources of each layer are sampled from all vertices of the graph."""
 
     layer_size: Count = 512
     """The number of sources that are sampled for each layer, on average. Sampled sources without an edge to
@@ -78,7 +78,7 @@ class FastGcnSettings(SamplerSettings):
 
 
 class LadiesSettings(SamplerSettings):
-    """LADIES: the sources of each layer are sampled from the neighbours of the step's destinations."""
+    """LADIES sampling: the sources of each layer are sampled among the neighbours of its destinations."""
 
     layer_size: Count = 512
     """The number of sources that are sampled for each layer of a step, on average."""
@@ -130,6 +130,6 @@ class LadiesSettings(SamplerSettings):
 
 
 def add_scanned_edges(sizes: BlockSizes, batch: MiniBatch, passes: int) -> BlockSizes:
-    """Add the edges that sampling reads to the sizes: all in-edges of each layer, `passes` times."""
+    """Add the edges that sampling reads to the sizes: all in-edges of each layer, read `passes` times."""
     read = sum(float(block.degrees.sum(dtype="int64")) for block in batch.blocks)
     return replace(sizes, walk_steps=sum(sizes.edges), scanned_edges=passes * read)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 def resolve_relation_fanouts(
     fanouts: Sequence[int], overrides: Mapping[str, int | Sequence[int]], relations: Sequence[Relation]
 ) -> list[list[int]]:
-    """Return the [L][R] fan-outs per layer and relation.
+    """Return the fan-outs [L][R] per layer and relation.
 
-    `fanouts` [L] apply to relations that are not in `overrides`, the targets' layer first. An override is one
-    number, or one number per layer. Its key is a relation's name, or the names of source type, relation and
-    destination type, separated by slashes, if several relations have the same name. Raises ConfigError for a
+    `fanouts` [L], with the targets' layer first, apply to relations that are not in `overrides`. An override
+    is one number, or one number per layer. Its key is the name of a relation or, if several relations have
+    this name, source type, relation and destination type separated by slashes. Raises ConfigError for a
     relation that does not exist, is given twice, or does not have one fan-out per layer.
     """
     found = [list(fanouts) for _ in relations]
@@ -58,7 +58,7 @@ def resolve_relation_fanouts(
 
 
 class NeighborSettings(SamplerSettings):
-    """Node-wise sampling without replacement: `fanout` neighbours per vertex and layer, and per relation."""
+    """Node-wise sampling of `fanout` neighbours without replacement, per vertex, layer and relation."""
 
     on_device: bool = False
     """Whether each trainer whose device supports sampling samples the neighbours of its mini-batches. The

@@ -1,4 +1,4 @@
-"""Settings of GraphSAINT's random walks, with derived sizes and estimates."""
+"""Settings of GraphSAINT sampling with random walks, with derived sizes and estimates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COUNT_BYTES = 4
 
 
 class SaintSettings(SamplerSettings):
-    """Subgraphs of random walks (GraphSAINT); a step has a fixed number of subgraphs."""
+    """GraphSAINT: each step trains on a fixed number of subgraphs that random walks visit."""
 
     unit: ClassVar[str] = "subgraph"
     units_setting: ClassVar[str] = "sampler.units"
@@ -46,7 +46,7 @@ class SaintSettings(SamplerSettings):
         return f"GraphSAINT {self.units} x {self.roots} walks of {self.walk_length}"
 
     def units_per_epoch(self, num_targets: int) -> int:
-        """Return the number of units per epoch, in whole steps: as many walk steps as targets."""
+        """Return the units per epoch, in whole steps: there are as many walk steps as targets."""
         return -(-num_targets // (self.roots * self.walk_length * self.units)) * self.units
 
     def expected_sizes(

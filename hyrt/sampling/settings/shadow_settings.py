@@ -1,4 +1,4 @@
-"""Settings of ShaDow's bounded subgraphs, with derived sizes and estimates."""
+"""Settings of ShaDow sampling of bounded subgraphs, with derived sizes and estimates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_MEMBERS = 50_000
 
 
 class ShadowSettings(SamplerSettings):
-    """A bounded subgraph around each target (ShaDow), on which all layers run."""
+    """ShaDow: all layers run on a bounded subgraph around each target."""
 
     hops: Count = 2
     """The number of hops in a target's subgraph, for any number of layers."""

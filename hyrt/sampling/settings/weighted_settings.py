@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WeightedSettings(SamplerSettings):
-    """Sampling of `fanout` neighbours per vertex by edge weight (the `edge_weight` of the data)."""
+    """Sampling of `fanout` neighbours per vertex by edge weight (`edge_weight` in the data)."""
 
     replacement: bool = False
     """Whether to sample with replacement, so that the same edge may be sampled several times."""
@@ -38,7 +38,7 @@ class WeightedSettings(SamplerSettings):
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes:
-        """Return the sizes of neighbour sampling: edge weights are assumed to be nearly equal."""
+        """Return the sizes of neighbour sampling, since edge weights are assumed to be nearly equal."""
         from hyrt_perfmodel.expected_sizes import expected_sizes
 
         return expected_sizes(degrees, self.fanouts(layers), units)
