@@ -52,7 +52,7 @@ ELSEWHERE = {
     "formats.ogb_files": {"_LINES"},
     "partition.write_parts": {"_OPEN_FILES"},
 }
-"""Those that `test_formats`, `test_ogb_layout` and `test_parts` make small."""
+"""Constants that `test_formats`, `test_ogb_layout` and `test_partition` make small."""
 NO_PIECES = {
     "check": {"MAX_CLASSES", "MAX_EDGE_TYPES"},
     "formats.npy": {"_MAX_HEADER"},

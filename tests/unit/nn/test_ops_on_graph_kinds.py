@@ -187,7 +187,7 @@ def attentions(of: Topology) -> list[Case]:
                 f"attention of {heads}, self_loops={loops}",
                 lambda x, a, b, loops=loops: ops.attention(of, x, a, b, self_loops=loops),
                 exact,
-                # Of as many heads and columns as test_whole_graph_attention's: loops are compiled for them.
+                # Use the heads and columns of test_full_graph_attention: their loops are compiled already.
                 [(V, *heads, 16 if heads else 3), (V, *heads), (V, *heads)],
             )
         )
