@@ -12,7 +12,7 @@ __all__ = ["main"]
 def main() -> NoReturn:
     """Run the command line; see `hyrt.cli.commands.main`."""
     try:
-        # Imported here, so that Ctrl-C during the slow import is handled too.
+        # Import here, so that Ctrl-C during the slow import is handled too.
         from hyrt.cli.commands import main as run_command
     except KeyboardInterrupt:
         print("interrupted before the command started", file=sys.stderr)

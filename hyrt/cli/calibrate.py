@@ -120,9 +120,7 @@ def calibrate(
 
 
 def _calibrate_network(file: Path, *, as_json: bool) -> None:
-    """Measure the network as one of the ranks that a launcher has started; rank 0 prints and writes the
-    result.
-    """
+    """Measure the network as one of several ranks; rank 0 prints and writes the result."""
     import json
     from dataclasses import asdict
 
@@ -161,7 +159,7 @@ def _calibrate_network(file: Path, *, as_json: bool) -> None:
 
 
 def _network_file(file: Path) -> Path:
-    """Return the file to write a network to; an existing file is replaced only if it is a network."""
+    """Return the file to which the network is written. Only an existing network file is replaced."""
     from hyrt_perfmodel.network import read_network
 
     from hyrt.errors import ConfigError
@@ -254,5 +252,5 @@ def _rates(name: str, models: Mapping[str, TrainerRates]) -> list[str]:
 
 
 def _rate(per_s: float, unit: str) -> str:
-    """Format a rate in units of 1e9; a term that the measurements did not need has no rate."""
+    """Format a rate in units of 1e9. If the measurements do not depend on this rate, it is unknown."""
     return f"{'hidden' if per_s == float('inf') else f'{per_s / 1e9:.1f} {unit}':>13}"

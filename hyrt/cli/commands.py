@@ -49,14 +49,14 @@ _COMMAND_ALIASES = {
 
 @contextlib.contextmanager
 def _report_interruption() -> Iterator[None]:
-    """Handle Ctrl-C, and KeyboardInterrupt raised by a plug-in, with a one-line message and an exit code."""
+    """Handle Ctrl-C, and a KeyboardInterrupt of a plug-in, with a one-line message and an exit code."""
     try:
         yield
     except Interrupted:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except KeyboardInterrupt as error:
-        # KeyboardInterrupt without a SIGINT, for example raised by a library.
+        # This KeyboardInterrupt is not due to SIGINT: a library may have raised it.
         _end(
             error,
             f"KeyboardInterrupt was raised at {_source_line(error)} without Ctrl-C: raise a "
@@ -66,7 +66,7 @@ def _report_interruption() -> Iterator[None]:
 
 
 # Function or group below hyrt.cli, and summary, of each command. `hyrt --help` prints the summaries without
-# importing the commands, which would take longer than the rest of its work.
+# importing the commands, which would take longer than everything else.
 _COMMANDS = {
     "run": ("run.run", "Train a model."),
     "init": ("init.init", "Write a settings file for your data, which you can then edit."),
@@ -86,7 +86,7 @@ _COMMANDS = {
 
 
 class _LazyCommands(MutableMapping[str, Any]):
-    """Commands by name, each imported and built when it is first looked up."""
+    """Commands by name, each of which is imported and built when it is first looked up."""
 
     def __init__(self) -> None:
         self._built: dict[str, Any] = dict.fromkeys(_COMMANDS)
@@ -119,7 +119,7 @@ class _LazyCommands(MutableMapping[str, Any]):
 class _Commands(Group):
     """Root command group, which imports commands lazily and replaces Click's handling of Ctrl-C.
 
-    Click would exit without a message.
+    Click itself would exit without a message.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -140,7 +140,7 @@ class _Commands(Group):
             return super().make_context(*args, **kwargs)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command named by the first argument; for other programs' names, raise an error with
+        """Return the command named by the first argument. For names of other programs, suggest
         hyrt's name.
         """
         alias = _COMMAND_ALIASES.get(args[0]) if args else None
@@ -173,25 +173,25 @@ def _options(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Handle options before any command."""
+    """Handle the options that precede the command."""
 
 
 def main() -> NoReturn:
-    """Run the command line; a user error is printed as one line, and the error's exit code is used.
+    """Run the command line. Print a user error as one line, and exit with the error's exit code.
 
     With HYRT_TRACEBACK=1 in the environment, such errors are shown with their traceback.
     """
     _occupy_closed_streams()
     install_encoding_fallback()
-    # Reports crashes in drivers and plug-ins with the Python line, not only the signal.
+    # On a crash in a driver or plug-in, report the Python line and not only the signal.
     faulthandler.enable()
-    # Lets `finally` blocks remove temporary files; under nohup, SIGHUP stays ignored.
+    # Convert the signals, so that `finally` blocks remove temporary files. Under nohup, SIGHUP stays ignored.
     for number in _TERMINATION_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, Terminated.handle_signal)
     warnings.showwarning = _show_warning
     for kind in _HYRT_WARNINGS:
-        # Also with `-W error`, which would otherwise turn warnings into tracebacks.
+        # Set this even with `-W error`, which would turn warnings into tracebacks.
         warnings.simplefilter("default", kind)
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, Interrupted.handle_signal)
@@ -210,7 +210,7 @@ def _run_command() -> NoReturn:
     except OSError as error:
         subject = os.fsdecode(error.filename) if error.filename else "the output cannot be written"
         if error.errno is None:
-            # Raised by a library that runs out of memory, for example.
+            # For example, a library has run out of memory.
             subject = "a resource of this machine cannot be used"
         _end(error, f"{subject}: {one_line(system_error_text(error))}", 1)
     except MemoryError as error:
@@ -233,7 +233,7 @@ def _run_command() -> NoReturn:
         name = (error.name or "a package").partition(".")[0]
         _end(error, f"{name} cannot be imported ({one_line(str(error))}): see the output of `hyrt doctor`", 1)
     finally:
-        # Cleanup is done; from here on, an exception in the handler would only print a second error at exit.
+        # Cleanup is done: from now on, an exception in the handler would only print a second error.
         for number in _TERMINATION_SIGNALS:
             if signal.getsignal(number) == Terminated.handle_signal:
                 signal.signal(number, signal.SIG_DFL)
@@ -248,13 +248,13 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print hyrt's warnings as one line like its errors, and other warnings with their source location."""
+    """Print warnings of hyrt as one line, like its errors, and other warnings with their source location."""
     text = warnings.formatwarning(message, category, filename, lineno, line)
     print(f"warning: {message}" if category in _HYRT_WARNINGS else text.rstrip(), file=file or sys.stderr)
 
 
 def _check_current_folder() -> None:
-    """Check that the current folder exists and may be entered.
+    """Check that the current folder exists and is accessible.
 
     Otherwise libraries that load other libraries would exit with unhelpful errors, and relative paths would
     fail.
@@ -271,18 +271,18 @@ def _check_current_folder() -> None:
 def _occupy_closed_streams() -> None:
     """Reopen closed standard streams on /dev/null.
 
-    Otherwise (`hyrt ... >&-`) a file that hyrt opens would get the stream's number and receive printed
+    Otherwise (`hyrt ... >&-`) a file that hyrt opens would get the stream's descriptor and receive printed
     output.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # Stays open until the process ends, like a standard stream.
+            # Leave it open until the process ends, like a standard stream.
             descriptor = os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _source_line(error: BaseException) -> str:
-    """Return file and line where an error was raised."""
+    """Return the file and the line in which an error was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -296,7 +296,7 @@ def _end(error: BaseException, message: str, exit_code: int) -> NoReturn:
         raise error
     for note in getattr(error, "__notes__", ()):
         print(f"warning: {note}", file=sys.stderr)
-    # An error is one line even if a file name contains a newline; only reports have several lines.
+    # Only reports have several lines. Any other error is one line, even if a file name contains a newline.
     has_lines = isinstance(error, HyrtError) and error.is_multiline
     message = "\n".join(printable(line) for line in (message.split("\n") if has_lines else [message]))
     prefix = rank_prefix()
@@ -308,9 +308,9 @@ def _end(error: BaseException, message: str, exit_code: int) -> NoReturn:
         if isinstance(error, HyrtError) and error.peers_wait:
             from hyrt.distributed.rendezvous import report_join_failure
 
-            # A user who presses Ctrl-C meanwhile does not want to wait.
+            # A user who presses Ctrl-C now does not want to wait.
             with contextlib.suppress(KeyboardInterrupt, SystemExit):
                 report_join_failure(error)
-        # The interpreter's exit would wait for operations with lost ranks.
+        # A regular exit of the interpreter would wait for operations with lost ranks.
         os._exit(exit_code)
     sys.exit(exit_code)

@@ -216,7 +216,7 @@ def import_files(
         try:
             schema_start, comments = infer_schema(files).schema, []
         except DataError as error:
-            # Let the user edit the parts of the printed schema that cannot be guessed.
+            # Let the user complete the printed schema, because parts of it cannot be guessed.
             incomplete = draft_schema(files, f"Correct this schema: {one_line(str(error))}")
             schema_start, comments = incomplete.schema, incomplete.lines
         typer.echo("".join(f"# {line}\n" for line in comments) + schema_text(schema_start), nl=False)

@@ -1,4 +1,4 @@
-"""`hyrt devices`: show the devices, their speed, and reasons why others are unavailable."""
+"""`hyrt devices`: show the devices, their speed, and why other devices are unavailable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hyrt.device.discovery import ProbeResult
     from hyrt.predict.calibrate.store import DeviceSpeed
 
-# On a narrower terminal, the terminal's own line wrapping is no worse.
+# On a narrower terminal, its own line wrapping is no worse.
 _MIN_WIDTH = 40
 _FACTS = (
     *("name", "kind", "index", "description", "memory_bytes"),
@@ -52,7 +52,7 @@ def devices(
     if as_json:
         typer.echo(json.dumps(_facts(surveys, speeds), indent=2))
     else:
-        # Wrapped also in pipes, which people read; programs use --json.
+        # Wrap lines in pipes as well, because people read that output; programs use --json.
         for line in _lines(surveys, speeds, shutil.get_terminal_size().columns):
             typer.echo(line)
     for note in notes:
@@ -60,7 +60,7 @@ def devices(
 
 
 def _measure(surveys: Sequence[ProbeResult]) -> list[str]:
-    """Measure every real device once; return a line per device that could not be measured."""
+    """Measure every real device once. Return a line for each device that cannot be measured."""
     from hyrt.predict.calibrate.store import real_devices, save_calibration
     from hyrt.runtime.process_setup import prepare_process
 
@@ -89,7 +89,7 @@ def _facts(surveys: Sequence[ProbeResult], speeds: Mapping[str, DeviceSpeed]) ->
             else:
                 rates = {**asdict(known.rates), "not_used": known.not_used}
                 if not math.isfinite(rates["link_bytes_per_s"]):
-                    # JSON has no infinity; null for devices that read host memory in place.
+                    # JSON has no infinity, so the rate is null for devices that read host memory in place.
                     rates["link_bytes_per_s"] = None
             listed.append({**facts, "provider": survey.provider, "rates": rates})
     problems = [
@@ -101,7 +101,7 @@ def _facts(surveys: Sequence[ProbeResult], speeds: Mapping[str, DeviceSpeed]) ->
 
 
 def _lines(surveys: Sequence[ProbeResult], speeds: Mapping[str, DeviceSpeed], width: int) -> Iterator[str]:
-    """Yield a name with its description per device, wrapped to the width of the output."""
+    """Yield the name and description of each device, wrapped to the width of the output."""
     rows: list[tuple[str, list[str]]] = []
     for survey in surveys:
         alike: dict[str, list[DeviceInfo]] = {}
@@ -128,13 +128,13 @@ def _lines(surveys: Sequence[ProbeResult], speeds: Mapping[str, DeviceSpeed], wi
 
 
 def _wrapped(texts: Sequence[str], width: int) -> list[str]:
-    """Wrap paragraphs into lines without splitting addresses or paths, which users may copy."""
+    """Wrap paragraphs into lines, but do not split addresses or paths, which users may copy."""
     wrapper = textwrap.TextWrapper(max(_MIN_WIDTH, width), break_long_words=False, break_on_hyphens=False)
     return [line for text in texts for line in wrapper.wrap(text)]
 
 
 def _figures(info: DeviceInfo, known: DeviceSpeed) -> str:
-    """Return memory, link and rates, as far as they are known."""
+    """Return the memory, the link and the rates of a device, if known."""
     memory = format_bytes(info.memory_bytes) if info.memory_bytes else ""
     rates, stale = known.rates, f" ({known.not_used})" if known.not_used else ""
     if rates is None:

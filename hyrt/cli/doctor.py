@@ -1,4 +1,4 @@
-"""`hyrt doctor`: test what a run needs of this machine."""
+"""`hyrt doctor`: check this machine for everything that a run needs."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _Checkpoint = Annotated[
 
 
 class EvaluationMode(StrEnum):
-    """Neighbour selection of an evaluation."""
+    """Selection of neighbours in an evaluation."""
 
     full = "full"
     sampled = "sampled"
@@ -71,7 +71,7 @@ def evaluate(
     from hyrt.report.trained_run import open_trained_run
     from hyrt.training.setup import assign_threads, evaluation_workers
 
-    # All metrics are shown; the metric that selects the best epoch may not exist for other data.
+    # All metrics are shown, and the metric that selects the best epoch may not exist for other data.
     overrides = option_overrides(data__source=data, evaluate__mode=mode, train__metric="auto")
     trained = open_trained_run(run, overrides, checkpoint, _warn)
     with closing(evaluation_workers(assign_threads(trained.config))) as workers:
@@ -166,7 +166,7 @@ def infer(
     from hyrt.report.trained_run import open_trained_run
     from hyrt.training.setup import assign_threads, evaluation_workers
 
-    # Of a split only the vertices are used; labels are not used.
+    # Only the vertices of a split are used, and no labels.
     trained = open_trained_run(
         run, option_overrides(data__source=data), checkpoint, _warn, labels_count=False
     )
@@ -186,7 +186,7 @@ def infer(
         )
     if as_table and vertices is None and graph.types is not None and graph.links is None:
         if output_kind is not InferOutput.embeddings:
-            # Other types have no labels, so their scores are meaningless.
+            # Vertices of other types have no labels, so their scores are meaningless.
             chosen = chosen[
                 graph.types.vertex_type_indices(chosen) == graph.types.type_index(graph.types.target)
             ]
@@ -208,7 +208,7 @@ def infer(
             shape: tuple[int, ...] = (count,)
             output_name = "link scores"
         else:
-            # The embeddings of a link-prediction run are the whole output of its model.
+            # The output of a link prediction model is its embeddings.
             output_name = (
                 "embeddings" if graph.links is not None else (output_kind or InferOutput.scores).value
             )
@@ -231,7 +231,7 @@ def infer(
 def _check_output(
     output_kind: InferOutput | None, vertices: str | None, links: Path | None, *, predicts_links: bool
 ) -> None:
-    """Refuse outputs that the run cannot produce."""
+    """Reject outputs that the run cannot produce."""
     from hyrt.errors import ConfigError
 
     if links is None:

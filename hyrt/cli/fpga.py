@@ -93,7 +93,7 @@ def explore(
             part=card,
             work=work,
             front=search(card, work.at, work.batch_size, base),
-            # The design of Table IV in the paper.
+            # This is the design in Table IV of the paper.
             paper=_evaluated(card, work, replace(base, pes=8, mac_rows=32, mac_cols=64), card.arena_words),
             base=base,
             build=build,
@@ -186,7 +186,7 @@ def _assumed_design(part: FpgaPart, fifo_depth: int) -> FpgaDesign:
 def _base_design(
     part: FpgaPart, fifo_depth: int | None, reports: Path | None
 ) -> tuple[FpgaDesign, Build | None]:
-    """Return the fixed part of the design, either assumed or read from a build's reports."""
+    """Return the fixed part of the design, which is assumed or read from the reports of a build."""
     if reports is None:
         return _assumed_design(part, _FIFO_DEPTH if fifo_depth is None else fifo_depth), None
     from hyrt_hls.build_report import check_fifo_depth, design_from_build, read_build
@@ -199,7 +199,7 @@ def _base_design(
 def _work(
     arguments: Sequence[str], options: Mapping[str, str | int | None], workload: Path | None
 ) -> tuple[TrainingWorkload, list[str]]:
-    """Return the work of a step on the card, and the assumptions about it."""
+    """Return the workload of a step on the card, and the assumptions about it."""
     if workload is not None:
         return load_workload_option(workload, arguments, options), []
     from hyrt.config.command_line import new_config, option_overrides, split_arguments
@@ -233,7 +233,7 @@ def _work(
 def _evaluated(
     part: FpgaPart, work: TrainingWorkload, design: FpgaDesign, arena_words: int
 ) -> Candidate | str:
-    """Evaluate a design on the card; return the reason as text if it does not fit."""
+    """Evaluate a design on the card. If it does not fit, return the reason as text."""
     from hyrt_hls.design_space import evaluate_design
 
     try:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
 
-# Settings that users change first; the file has all other settings as comments.
+# Settings that users usually change first. The file has all other settings as comments.
 _CHANGED_FIRST = (
     *("seed", "devices", "data.source", "data.batch_size", "sampler.kind", "sampler.fanout"),
     *("model.kind", "model.layers", "model.hidden", "model.dropout"),
     *("train.epochs", "train.lr", "train.weight_decay", "train.metric"),
 )
-# If one class has a larger share of the labels, accuracy makes a trivial model look good.
+# If a class has a larger share of the labels, even a trivial model has a high accuracy.
 _MAX_CLASS_SHARE = 0.75
 
 
@@ -85,7 +85,7 @@ def init(
         overrides = [full_graph_override(overrides), *overrides]
     config = new_config(file, overrides)
     for request in config.device_requests:
-        # Training may run on another machine, but the kinds of devices are known here.
+        # Training may run on another machine, but only kinds of devices that are known here are valid.
         if request.name != AUTO:
             read_name(request.name)
     graph = open_graph(config.data.source)
@@ -100,7 +100,7 @@ def init(
 
 
 def _with_epochs(config: Config, graph: Graph) -> Config:
-    """Return the settings with the number of epochs that a run would use if none is set."""
+    """Return the settings with the number of epochs that a run would use if it is not set."""
     from hyrt.training.setup import PreparedRun
 
     epochs = config.train.num_epochs(PreparedRun(config, graph).sampler.steps_per_epoch())

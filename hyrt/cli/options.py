@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and error messages for wrong ones."""
+"""Arguments and options that several commands share, and error messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 if TYPE_CHECKING:
     from hyrt_perfmodel.workload import TrainingWorkload
 
-# Base class of all parser errors, which typer takes from click or defines itself.
+# Base class of all parser errors, which typer imports from click or defines itself.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _RENAMED_OPTIONS = {
     "--homes": "--partition-map",
@@ -25,7 +25,7 @@ _RENAMED_OPTIONS = {
     "--rows": "--feature-dtype",
     "--what": "--output-kind",
 }
-# Click raises this as an error, but it only prints the help.
+# Click raises this error, but only to print the help.
 _HELP_ERROR = "NoArgsIsHelpError"
 
 Settings = Annotated[
@@ -88,12 +88,12 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the output if it e
 def load_workload_option(
     file: Path, arguments: Sequence[str], options: Mapping[str, object]
 ) -> TrainingWorkload:
-    """Return the workload of `--workload`, which excludes other descriptions of the work.
+    """Return the workload of `--workload`, which no other description of the workload may accompany.
 
     Raises
     ------
     ConfigError
-        Naming the settings and options that are also present.
+        If there are settings or options that also describe the workload.
     """
     from hyrt_perfmodel.workload import load_workload
 
@@ -108,7 +108,7 @@ def load_workload_option(
 
 
 class Group(TyperGroup):
-    """Command group whose parser errors are one-line hyrt errors."""
+    """Command group that converts parser errors to one-line errors of hyrt."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments up to the command.
@@ -155,7 +155,7 @@ class Command(TyperCommand):
             argument.get_help_record = partial(_record_without_type, argument.get_help_record)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the parts of the usage line after the command."""
+        """Return the parts of the usage line that follow the command."""
         return ["[OPTIONS]", *(str(argument.metavar or argument.name) for argument in self._arguments())]
 
     def _arguments(self) -> list[Any]:
@@ -212,7 +212,7 @@ class Command(TyperCommand):
         except _UsageError as error:
             raise _parser_error(ctx, error) from None
         for key, value in ctx.params.items():
-            # Shells do not expand the tilde in `--output=~/runs`; expand it here.
+            # The shell does not expand the tilde in `--output=~/runs`, so expand it here.
             if isinstance(value, Path):
                 ctx.params[key] = _expand_home(value)
             elif isinstance(value, list):
@@ -220,7 +220,7 @@ class Command(TyperCommand):
         return remaining
 
     def _rename_old_options(self, args: Sequence[str]) -> list[str]:
-        """Replace former names of options by the present ones, with a warning."""
+        """Replace former names of options by the present names, with a warning."""
         options = {option for parameter in self.params for option in parameter.opts}
         renamed = []
         for word in args:
@@ -278,7 +278,7 @@ class Command(TyperCommand):
             from hyrt.config.load import nearest_setting
 
             setting = nearest_setting(word)
-        # `--seed` is the name of a setting, and only similar to `--seeds`.
+        # `--seed` is exactly the name of a setting, and only similar to `--seeds`.
         is_setting = setting is not None and setting.rpartition(".")[2] == word
         if near and not is_setting:
             return f"did you mean {near}?"
@@ -291,7 +291,7 @@ class Command(TyperCommand):
 
 
 class RankCommand(Command):
-    """Command that several ranks run together: a parser error of one rank is reported to all."""
+    """Command that several ranks run together, so that all ranks learn of a parser error of one rank."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments after the command.
@@ -318,7 +318,7 @@ def _record_without_type(record: Callable[[Any], tuple[str, str] | None], ctx: A
 
 
 def _parser_error(ctx: Any, error: Any) -> Exception:
-    """Convert a parser error to a one-line hyrt error."""
+    """Convert a parser error to a one-line error of hyrt."""
     from hyrt.errors import ConfigError
 
     text = " ".join(error.format_message().split()).rstrip(".")
@@ -326,7 +326,7 @@ def _parser_error(ctx: Any, error: Any) -> Exception:
 
 
 def _presumed_value(name: str, args: Sequence[str]) -> str:
-    """Return the presumed value of an option that does not exist, or "..."."""
+    """Return the probable value of an option that does not exist, or "..."."""
     for word, following in zip(args, [*args[1:], ""], strict=True):
         if word.partition("=")[0] == name:
             value = word.partition("=")[2] or following

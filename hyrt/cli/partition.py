@@ -1,4 +1,4 @@
-"""`hyrt partition`: cut a graph into parts for several machines."""
+"""`hyrt partition`: divide a graph into parts for several machines."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def plot(
         description = plot_model(runs[0], model_plots[0], file, use_umap=method == LayoutMethod.umap)
         typer.echo(f"plot {quote_path(output)}: {description}")
         return
-    # Deduplicate: the same folder twice is one run.
+    # Remove duplicates: a folder that is given twice is one run.
     records = [read_run(path) for path in {path.resolve(): path for path in runs}.values()]
 
     def build_charts(runs: Sequence[RunRecord]) -> list[Chart]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.predict.predict_ranks import RankPredictionRequest, RanksComparison
 
-# With more accelerators, the search for the best split takes seconds.
+# With more accelerators, the search for the best split would take seconds.
 _MAX_ACCELERATORS = 128
 
 
@@ -175,7 +175,7 @@ def predict(
         )
     if plot is not None:
         plot_scaling(prediction.scaling, plot)
-    # The remaining facts describe a run without chunks.
+    # The remaining values apply only to a run without chunks.
     chunked = prediction.chunked if prediction.in_chunks else None
     if as_json:
         import json
@@ -230,7 +230,7 @@ def _rank_request(
     locality: float | None,
     homes: Path | None,
 ) -> RankPredictionRequest | None:
-    """Return the request for a prediction of several ranks; None for a single one."""
+    """Return the request for a prediction of several ranks; None for a single process."""
     from hyrt.errors import ConfigError
 
     if ranks is None:
@@ -331,7 +331,7 @@ def _work(
     *,
     full_graph: bool,
 ) -> tuple[TrainingWorkload, Config]:
-    """Return the work and its settings; with `--workload`, the settings only name the devices."""
+    """Return the workload and its settings. With `--workload`, the settings contain only the devices."""
     from hyrt.config.command_line import full_graph_override, new_config, option_overrides, split_arguments
     from hyrt.predict.workload import configured_workload
 

@@ -1,4 +1,4 @@
-"""Training session of one rank of a distributed run, and leader failover if rank 0 is lost."""
+"""Training session of one rank in a distributed run, and failover if rank 0 is lost."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ from hyrt.training.train import Training
 
 
 class LeaderFailover:
-    """Stand-in for a lost rank 0 in its run folder.
+    """Replacement of a lost rank 0, which writes the records in its run folder.
 
     Parameters
     ----------
     path, holder
-        Run folder and name of its lock's holder, as broadcast by rank 0.
+        Run folder and holder of its lock, as broadcast by rank 0.
     """
 
     def __init__(self, path: Path, holder: str) -> None:
@@ -80,7 +80,7 @@ class LeaderFailover:
     def take_over_folder(self) -> Path | None:
         """Take over the run folder and return it.
 
-        None if rank 0 or another rank holds the folder, or if the folder is on another machine.
+        Returns None if rank 0 or another rank holds the folder, or if the folder is on another machine.
         """
         if self._lock is None:
             self._lock = take_over(self._path, self._holder)
@@ -114,9 +114,9 @@ def _warn(text: str) -> None:
     print(f"warning: {rank_prefix()}{text}", file=sys.stderr, flush=True)
 
 
-# After the loss of another rank, joining threads and closing devices takes less, unless something hangs.
+# After the loss of another rank, joining threads and closing devices takes less time, unless something hangs.
 _EXIT_DELAY_S = 6.0
-# Duration of the network measurement, sufficient to choose an algorithm.
+# Seconds of the network measurement, which are enough to choose an algorithm.
 _MEASURED_S = 0.03
 PER_RANK_SETTINGS = (
     *("devices", "split", "data.source", "distributed.network"),
@@ -124,42 +124,42 @@ PER_RANK_SETTINGS = (
 )
 """Settings that may differ between ranks."""
 _VERSIONS = {"the version of hyrt": __version__, "the version of torch": torch.__version__}
-# The first two determine how far ahead steps are split, which must be equal on all ranks.
+# The first two settings determine how far ahead steps are split, which must be equal on all ranks.
 _COMMON_RUNTIME = ("runtime.max_in_flight_steps", "runtime.pipelined", "runtime.trace")
 
 
 @dataclass(frozen=True, slots=True)
 class ResumedSettings:
-    """Settings of a resumed run, which all other ranks receive from rank 0."""
+    """Settings of a resumed run, which rank 0 sends to all other ranks."""
 
     text: str | None
-    """Settings that the run was started with, as YAML, on rank 0; None on other ranks."""
+    """Settings with which the run was started, as YAML on rank 0; None on other ranks."""
     apply_changes: Callable[[Config], Config]
-    """Applies the command-line changes of this rank to the settings."""
+    """Function that applies the command-line changes of this rank to the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSession:
-    """Training session of one of several ranks; rank 0 owns the run folder and the display."""
+    """Training session of one of several ranks. Rank 0 owns the run folder and the display."""
 
     config: Config
     launch: LaunchInfo
     signals: StopSignals
     progress: Callable[[], Progress]
-    """Creates the display."""
+    """Function that creates the display."""
     folder: Callable[[int], tuple[RunFolder, bool]]
-    """Returns the run folder for a number of restarts, and whether it is new."""
+    """Function that returns the run folder for a number of restarts, and whether the folder is new."""
     resumed: ResumedSettings | None = None
-    """Set if the run is resumed: `config` then only has the settings needed to join rank 0, except on rank
-    0.
+    """Settings of a resumed run, otherwise None. On ranks other than 0, `config` then has only the settings
+    that are needed to join rank 0.
     """
     notices: tuple[str, ...] = ()
-    """Notices to print at the start."""
+    """Notices that are printed at the start."""
     measured: Network | None = None
-    """Measured network, or None."""
+    """Network that was measured at the start; None without a measurement."""
 
     def run(self) -> int:
-        """Train to the end or until any rank receives a stop signal; the exit code is equal on all ranks.
+        """Train to the end or until any rank receives a stop signal; all ranks return the same exit code.
 
         Raises
         ------
@@ -178,8 +178,8 @@ class RankSession:
         return code
 
     def _with_settings_of_run(self, ranks: DistributedContext) -> RankSession:
-        """Return a session with the settings that rank 0 has read from the run folder, if the run is
-        resumed.
+        """Return a session with the settings in the run folder, which rank 0 has read, if the run
+        is resumed.
         """
         if self.resumed is None:
             return self
@@ -222,7 +222,7 @@ class RankSession:
                 "only part of the edges: partition again with --topology replicated"
             )
         graph = link_graph(config, part.graph) if config.train.predicts_links else part.graph
-        # Before degrees are added up, which are those of the edges that the model reads.
+        # Select the edges before the degrees are added up, which must count only edges that the model reads.
         edges = _select_edges(config, graph, ranks, edges_are_split=is_split)
         graph = with_global_degrees(edges, ranks.control) if is_split else edges
         rows = graph if is_full_graph else build_global_graph(config, graph, local_rows, ranks)
@@ -253,7 +253,7 @@ class RankSession:
         return session._lead(ranks, prepared, rank_part, stop, hooks, rank_run)
 
     def _hetero_graph(self, ranks: DistributedContext) -> Graph | None:
-        """Return the graph if it is heterogeneous, which means that it is not partitioned."""
+        """Return the graph if it is heterogeneous, and therefore not partitioned, otherwise None."""
         config, kind = self.config, self.config.model.kind
         if not find_model(kind).hetero and not supports_edge_types(kind):
             return None
@@ -265,7 +265,7 @@ class RankSession:
         return None if graph.types is None else graph
 
     def _train_hetero(self, ranks: DistributedContext, graph: Graph) -> int:
-        """Train on a graph that is replicated on every rank."""
+        """Train on a heterogeneous graph, of which every rank has a replica."""
         if self.config.sampler.is_full_graph:
             config, notice = convert_to_one_step(self.config, graph)
             return replace(self, config=config, notices=(notice,))._train_hetero(ranks, graph)
@@ -285,7 +285,7 @@ class RankSession:
         return self._lead(ranks, prepared, rank_part, stop, [ranks_hook], None)
 
     def _check(self) -> None:
-        """Refuse settings that do not work with several ranks."""
+        """Reject settings that do not work on several ranks."""
         config = self.config
         if "auto" in config.devices:
             raise ConfigError(
@@ -317,7 +317,7 @@ class RankSession:
             raise ConfigError(reason)
 
     def _check_full_graph(self) -> None:
-        """Refuse settings of full-graph training that do not work with several ranks."""
+        """Reject settings of full-graph training that do not work on several ranks."""
         distributed, size = self.config.distributed, self.launch.size
         for name in ("strategy", "shares", "cache", "comm_dtype", "shared_memory_features"):
             if getattr(distributed, name) != type(distributed).model_fields[name].default:
@@ -337,7 +337,7 @@ class RankSession:
         is_full_graph = self.config.sampler.is_full_graph
         copies = self.config.distributed.num_replicas if is_full_graph else 1
         size //= copies
-        # A folder of parts without partition.json is damaged.
+        # A folder of parts that has no partition.json is damaged.
         if not is_partition(Path(source)) and not (Path(source) / GRAPH).is_dir():
             check_source_name(source)
             raise DataError(
@@ -414,7 +414,7 @@ class RankSession:
         leader = LeaderFailover(Path(path), holder)
 
         def print_warning(event: Event) -> None:
-            # Rank 0 reports on the run, but has no warnings of this process.
+            # Rank 0 shows the events of the run, but not the warnings of this process.
             if isinstance(event, Notice) and event.kind == "warning":
                 print(f"warning: {rank_prefix()}{event.text}", file=sys.stderr, flush=True)
 
@@ -431,7 +431,7 @@ class RankSession:
             )
         )
         if checkpoint is not None:
-            # The checkpoint's assignments are for rank 0's trainers.
+            # Drop the assignments of the checkpoint, which are for the trainers of rank 0.
             training.resume(
                 Checkpoint(checkpoint.step, checkpoint.path, {**checkpoint.state, "balance": None})
             )
@@ -448,7 +448,7 @@ class RankSession:
 
 
 def _select_edges(config: Config, graph: Graph, ranks: DistributedContext, *, edges_are_split: bool) -> Graph:
-    """Return the graph of a rank with the edges that the model reads, and how many others all ranks have."""
+    """Return a rank's graph with the edges that the model reads; count the edges left out on all ranks."""
     found = PreparedRun(config, graph).graph
     if not edges_are_split:
         return found
@@ -457,7 +457,7 @@ def _select_edges(config: Config, graph: Graph, ranks: DistributedContext, *, ed
 
 
 def _choose_algorithm(config: Config, ranks: DistributedContext) -> tuple[Config, str, Network]:
-    """Choose the fastest algorithm by the cost model, on rank 0.
+    """Choose the fastest algorithm by the cost model on rank 0.
 
     Returns the settings with the algorithm, the reason, and the measured network.
     """
@@ -487,7 +487,7 @@ def common_settings(config: Config) -> dict[str, Any]:
 
 
 def _send_checkpoint(ranks: DistributedContext, checkpoint: Checkpoint | None) -> None:
-    """Broadcast the file of the checkpoint to resume from."""
+    """Broadcast the checkpoint file from which the run resumes."""
     name, data = b"", b""
     if checkpoint is not None:
         name, data = checkpoint.path.name.encode(), checkpoint.path.read_bytes()
@@ -528,7 +528,7 @@ def _schedule_exit(loss: RankFailureError) -> None:
 
 
 def _exit_now(code: int) -> NoReturn:
-    """End the process at once; a normal exit might wait for lost ranks or abort."""
+    """End the process at once, because a normal exit might wait for lost ranks or abort."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -50,7 +50,7 @@ def report(
     for path in runs:
         if path.suffix in (".csv", ".html") and not path.is_dir():
             raise ConfigError(f"{path} is not a run: to write to this file, use --output {quote_path(path)}")
-    # Deduplicate: the same folder twice is one run.
+    # Remove duplicates: a folder that is given twice is one run.
     paths = list({path.resolve(): path for path in runs}.values())
     records = [read_run(path) for path in paths]
     if output is None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hyrt.runtime.shutdown import StopSignals
 
 _JOIN_SETTINGS = "distributed.timeout_s="
-# Every run has a folder; just listing the settings of a longer series would take days.
+# Every run has a folder, and even listing the settings of a longer series would take days.
 _MAX_SEEDS = 10_000
 
 
@@ -158,7 +158,7 @@ def run(
                 series = RunSeries.open(resume, file, overrides)
                 config = series.config
             elif is_follower:
-                # Rank 0 reads the folder and broadcasts its settings.
+                # Rank 0 reads the run folder and broadcasts its settings.
                 config = new_config(
                     None, [override for override in overrides if override.startswith(_JOIN_SETTINGS)]
                 )
@@ -262,7 +262,7 @@ def _start(
                     )
 
             def folder_of(restarts: int) -> tuple[RunFolder, bool]:
-                """Return the run folder of the restarted launch, or a new folder, and whether it is new."""
+                """Return the run folder of a restarted launch, or a new one, and whether it is new."""
                 existing = output / name if name is not None and restarts else None
                 if existing is not None and (existing / "config.yaml").is_file():
                     return RunFolder.open(existing), False
@@ -271,7 +271,7 @@ def _start(
                 return RunFolder.create(output, name, config), True
 
             raise typer.Exit(_run_as_rank(config, launch, display, signals, folder_of))
-        # Opened first, so that bad data leaves no empty run folder.
+        # Open the graph first, so that invalid data does not leave an empty run folder.
         graph = opened_graph(config)
         prepared = PreparedRun(config, graph)
         config, choice = resolve_auto(config, prepared)

@@ -1,4 +1,4 @@
-"""Training session of one process: run folder, display, signals, training, and records at its end."""
+"""Training session of one process: run folder, display, signals, training, and records at the end."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from hyrt.training.train import Training
 
 
 class StopConsensus(Protocol):
-    """Source of the signal on which all ranks have agreed."""
+    """Source of the signal that all ranks have agreed on."""
 
     @property
     def agreed_signal(self) -> int:
-        """Number of the signal after which all ranks stop; 0 if there is none."""
+        """Number of the signal after which all ranks stop, or 0."""
         ...
 
 
 class CoordinatedStop:
-    """Replacement for the stop signals of one process if all ranks must stop together.
+    """Stop signals for a distributed run, in which all ranks stop together.
 
     Parameters
     ----------
@@ -62,17 +62,17 @@ class CoordinatedStop:
 
     @property
     def exit_code(self) -> int:
-        """128 + the number of the signal, equal on all ranks."""
+        """Exit code 128 + the number of the signal, equal on all ranks."""
         return 128 + self._agreement.agreed_signal
 
     def defer_to_step_end(self, announce: Callable[[str], None], exit_message: Callable[[], str]) -> None:
-        """Forward to `StopSignals.defer_to_step_end` of this process's signals."""
+        """Call `StopSignals.defer_to_step_end` for the signals of this process."""
         self._signals.defer_to_step_end(announce, exit_message)
 
 
 def write_report(folder: Path, warn: Callable[[str], None]) -> Path | None:
-    """Write the report of the run so far; return None and warn if that fails, because the run has
-    succeeded.
+    """Write the report of the run so far. If this fails, warn and return None, because the run
+    has succeeded.
     """
     from hyrt.report.html.chart import write_page
     from hyrt.report.html.page import REPORT, run_page
@@ -98,7 +98,7 @@ def record_failure(
     folder
         The run folder.
     error
-        Cause of the failure; gets a note if the records cannot be written.
+        Cause of the failure, which gets a note if the records cannot be written.
     known
         Further known facts about the run, for the summary.
     warn
@@ -109,26 +109,26 @@ def record_failure(
         folder.handle(RunEnded(status="failed", summary=summary))
         write_report(folder.path, warn)
     except HyrtError as second:
-        # A full disk cannot record its own failure; the first error is the important one.
+        # A failure due to a full disk cannot be recorded. Only the first error is important.
         error.add_note(f"the failure could not be recorded: {second}")
 
 
 def print_resume_command(folder: RunFolder, series_folder: Path | None = None) -> None:
-    """Print how to resume a failed run, if it has a checkpoint; same arguments as `resume_message`."""
+    """Print how to resume a failed run, if it has a checkpoint; arguments are as for `resume_message`."""
     if is_resumable(folder):
         with contextlib.suppress(OSError):
             print(resume_message(folder, series_folder), file=sys.stderr)
 
 
 def resume_message(folder: RunFolder, series_folder: Path | None = None) -> str:
-    """Return the message on how to resume a run.
+    """Return a message that explains how to resume a run.
 
     Parameters
     ----------
     folder
         The run folder.
     series_folder
-        Folder of the run's series to resume instead, or None.
+        Folder of a series of runs that includes this run and is resumed instead, or None.
     """
     command = f"hyrt run --resume {quote_path(series_folder or folder.path)}"
     if series_folder is None and not is_resumable(folder):
@@ -144,20 +144,20 @@ def is_resumable(folder: RunFolder) -> bool:
         return False
 
 
-# Delay after a stall before the process is killed: joining threads and closing devices takes less, unless
-# they hang.
+# Seconds after a stall before the process is killed. Joining threads and closing devices takes less time,
+# unless they hang.
 _KILL_DELAY_S = 4.0
-# Time limit for loggers to finish before the process exits.
+# Seconds in which loggers must finish before the process exits.
 _LOGGER_CLOSE_S = 1.0
 
 
 def find_newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint | None:
-    """Return the checkpoint to resume from; None if the run has to start over.
+    """Return the checkpoint to resume from; None if the run must start from the beginning.
 
     Raises
     ------
     CheckpointError
-        If there are checkpoints, but all are damaged.
+        If there are checkpoints, but all of them are damaged.
     """
     if not has_checkpoint(folder.checkpoints):
         progress.handle(Notice(kind="info", text="the run has no checkpoint yet: restarting from step 0"))
@@ -184,15 +184,15 @@ class RunSession:
     progress: Progress
     signals: StopSignals | CoordinatedStop
     series_folder: Path | None = None
-    """Folder to name in the resume command: the folder of the run's series, or None for the run folder."""
+    """Folder in the resume command: the folder of the series of runs, or None for the run folder."""
     prepared: PreparedRun | None = None
-    """Model and sampler of the run, if the choice of devices has already built them."""
+    """Model and sampler of the run, if they have already been built to choose the devices."""
     shared: DistributedRunConfig = ALONE
-    """Part of this process in a run of several ranks."""
+    """Role of this process in a run of several ranks."""
     predict: Predict | None = predict_run
-    """Predicts the run."""
+    """Function that predicts the run; None for no prediction."""
     hooks: Sequence[Hook] = ()
-    """Further hooks besides the hooks requested by environment variables."""
+    """Hooks in addition to those that environment variables request."""
     _loggers: RunLoggers | None = field(default=None, init=False)
     _checkpoint: Checkpoint | None = field(default=None, init=False)
     _is_new: bool = field(default=True, init=False)
@@ -209,7 +209,7 @@ class RunSession:
         checkpoint
             Checkpoint to continue from; None to start from scratch.
         is_new
-            Whether the folder was created for this call; only then may it be removed.
+            Whether the folder was created for this call; if so, it may be removed.
 
         Returns
         -------
@@ -218,8 +218,8 @@ class RunSession:
         Raises
         ------
         HyrtError
-            After summary.json has the status `failed`. A run that is refused before its first step leaves the
-            folder unchanged; a new folder is removed.
+            After summary.json has the status `failed`. A run that is rejected before its first step leaves
+            the folder unchanged; a new folder is removed.
         """
         self._checkpoint, self._is_new = checkpoint, is_new
         with RunLoggers.from_config(self.config, self.folder.path, self._warn) as self._loggers:
@@ -246,7 +246,7 @@ class RunSession:
             )
             if self._checkpoint is not None:
                 training.resume(self._checkpoint)
-            # Not earlier: building the training may take long (GraphSAINT's counts), with no step that could
+            # Only now: building the training may take long (GraphSAINT's counts), and has no step that could
             # end.
             self.signals.defer_to_step_end(self._notice, self._exit_message)
             status = training.run().status
@@ -272,7 +272,7 @@ class RunSession:
     def _handle(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             if not self._is_new:
-                # Not earlier: until here the run may be refused, which must leave its folder unchanged.
+                # Only now: until here, the run may be rejected, which must leave its folder unchanged.
                 self.folder.truncate_metrics(0 if self._checkpoint is None else self._checkpoint.step)
                 self.folder.set_config(self.config)
             self._notice(f"hyrt {__version__} · run {quote_path(self.folder.path)}")
@@ -303,7 +303,7 @@ class RunSession:
         return f"exiting before the step has ended. {self._resume_message()}"
 
     def _write_stacks(self, stacks: str) -> None:
-        # If the main thread hangs, it cannot raise the failure; this timer then ends the process.
+        # If the main thread hangs, it cannot raise the failure, and this timer ends the process.
         self._kill_timer = threading.Timer(_KILL_DELAY_S, self._exit_stalled, [stacks.partition("\n")[0]])
         self._kill_timer.daemon = True
         self._kill_timer.start()
@@ -315,12 +315,12 @@ class RunSession:
             self._kill_timer.join()
 
     def _exit_stalled(self, stalled: str) -> NoReturn:
-        """Record a failure and exit while the main thread hangs."""
+        """Record a failure and exit, because the main thread hangs."""
         error = StallError(stalled)
         path = self.folder.path / "stacks.txt"
         print(f"error: {stalled}. The stacks of all threads: {path}", file=sys.stderr, flush=True)
         try:
-            # Before the report, which links to the trace.
+            # Write the trace before the report, which links to it.
             if self._training is not None:
                 self._training.end_failed(error)
             self._fail(error)
@@ -332,7 +332,7 @@ class RunSession:
             os._exit(StallError.exit_code)
 
     def _fail(self, error: BaseException) -> None:
-        """Record the failure; or leave the folder unchanged if the run was refused before its first step."""
+        """Record the failure, or leave the folder unchanged if the run was rejected before its first step."""
         refused = isinstance(error, HyrtError) and error.exit_code == 2
         if refused and not self._has_trained:
             if self._is_new:

@@ -23,7 +23,7 @@ _CHANGEABLE = (
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """Separate the settings file from the overrides, in any order. Raises ConfigError if there are two files.
+    """Separate the settings file from the overrides, in any order. Raises ConfigError for two files.
 
     An argument without `=` is a file, and so is an existing path with a YAML suffix, such as
     `lr=0.1/run.yaml`.
@@ -41,7 +41,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
 
 
 def _rename_override(entry: str) -> str:
-    """Replace a setting's former name by its present one, with a warning."""
+    """Replace a former name of a setting by its present name, with a warning."""
     key, equals, value = entry.partition("=")
     if key not in RENAMED_SETTINGS:
         return entry
@@ -51,7 +51,7 @@ def _rename_override(entry: str) -> str:
 
 
 def option_overrides(**options: object) -> list[str]:
-    """Return overrides for all options that are not None; `__` in a key stands for a point."""
+    """Return overrides for all options that are not None; `__` in a keyword stands for a dot."""
     return [
         f"{key.replace('__', '.')}={quote_yaml(value) if isinstance(value, str) else json.dumps(value)}"
         for key, value in options.items()
@@ -67,7 +67,7 @@ def short_option_overrides(
     batch_size: str | None,
     seed: str | None,
 ) -> list[str]:
-    """Return overrides for the short forms of settings; values are parsed like values of settings."""
+    """Return overrides for the short options of settings; values are parsed like values of settings."""
     settings = {
         "train.epochs": epochs,
         "train.lr": lr,
@@ -91,7 +91,7 @@ def full_graph_override(overrides: Sequence[str]) -> str:
 
 
 def new_config(file: Path | None, overrides: Sequence[str]) -> Config:
-    """Build the settings of a new run: defaults, then the file, then the overrides."""
+    """Create the settings of a new run: defaults, then the file, then the overrides."""
     settings = {} if file is None else load_settings(file)
     return build_config(apply_overrides(settings, overrides))
 
@@ -99,10 +99,10 @@ def new_config(file: Path | None, overrides: Sequence[str]) -> Config:
 def resumed_config(
     config: Config, file: Path | None, overrides: Sequence[str], also: Sequence[str] = ()
 ) -> Config:
-    """Build the settings of a resumed run; only settings that do not affect its steps may change.
+    """Create the settings of a resumed run, in which only settings that do not affect its steps may change.
 
-    The keys in `also` may change too, such as the devices of a rank. Raises ConfigError for any other change,
-    and for a settings file.
+    The settings in `also` may change too, such as the devices of a rank. Raises ConfigError for any other
+    change, and for a settings file.
     """
     if file is not None:
         raise ConfigError(
@@ -111,7 +111,7 @@ def resumed_config(
         )
     for entry in overrides:
         key = entry.partition("=")[0]
-        # Allow unchanged settings, so that the original command can be repeated.
+        # Accept settings without a change, so that the original command can be repeated.
         if not _is_changeable(key, also) and not _is_unchanged(config, entry):
             raise ConfigError(
                 f"{key} cannot change when a run is resumed; only {', '.join(_CHANGEABLE)} can. Start a new "
@@ -121,7 +121,7 @@ def resumed_config(
 
 
 def _is_unchanged(config: Config, entry: str) -> bool:
-    """Return whether a `key=value` leaves the settings unchanged."""
+    """Return whether a `key=value` override leaves the settings unchanged."""
     try:
         changed = change_config(config, [entry])
     except ConfigError:
@@ -130,9 +130,9 @@ def _is_unchanged(config: Config, entry: str) -> bool:
 
 
 def check_same_training(config: Config, trained: str) -> None:
-    """Compare the settings of a resumed run with `trained`, the YAML text of all settings in its checkpoint.
+    """Compare the settings of a resumed run with `trained`, all settings in its checkpoint as YAML.
 
-    Raises ConfigError for the first setting that may not differ, with both values.
+    Raises ConfigError with both values for the first setting that must not differ, but does.
     """
     before = dict(
         flatten_settings(build_config(parse_settings(trained, "the checkpoint"), lenient=True).model_dump())
@@ -161,7 +161,7 @@ def _check_settings_file(word: str) -> None:
         raise ConfigError(f"{word} is a dataset, not a settings file: write --data {word}")
     if path.is_dir():
         raise ConfigError(f"{word} is a folder, not a settings file: write settings as key.path=value")
-    # `hyrt run <(command)` and /dev/stdin are pipes.
+    # `hyrt run <(command)` and /dev/stdin are pipes, not regular files.
     if path.exists() and not (path.is_file() or path.is_fifo()):
         raise ConfigError(f"{word} is a special file: use a settings file")
     if not path.exists():
@@ -185,7 +185,7 @@ def _is_changeable(key: str, also: Sequence[str] = ()) -> bool:
 def make_paths_absolute(config: Config) -> Config:
     """Make the paths of files in the settings absolute, so that the run can be resumed from any folder."""
     path = Path(os.path.expanduser(config.data.source))
-    # An empty name is invalid, although `Path("")` is the current folder.
+    # An empty name is invalid, whereas `Path("")` is the current folder.
     if config.data.source and path.exists():
         data = config.data.model_copy(update={"source": str(path.absolute())})
         config = config.model_copy(update={"data": data})

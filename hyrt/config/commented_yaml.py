@@ -1,4 +1,4 @@
-"""Settings and import schemas as editable YAML files, with the meaning of each setting in a comment."""
+"""Settings and import schemas as editable YAML files, in which comments explain each setting."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _WIDTH = 100
 
 
 def commented_yaml(config: Config, shown: Collection[str]) -> str:
-    """Return all settings with their meanings; unneeded settings are commented out.
+    """Return all settings with explanations; settings at their defaults are commented out.
 
-    `shown` are keys, such as `train.lr`, that are written as settings even if they have their default value.
-    `hyrt run FILE` reads the text as an equal config, whichever of its settings are commented out.
+    `shown` are keys, such as `train.lr`, that are never commented out. `hyrt run FILE` reads the text as an
+    equal config, whichever settings are commented out.
     """
     sections = [name for name in Config.model_fields if isinstance(getattr(config, name), BaseModel)]
     plain = [name for name in Config.model_fields if name not in sections]
-    # Write settings whose default depends on the model kind: a comment would mean that default.
+    # Never comment out settings whose default depends on the model kind: a comment would mean this default.
     shown = {*shown, *find_model(config.model.kind).defaults}
     lines = list(_settings(config, plain, "", "", shown, {}))
     for name in sections:
@@ -49,9 +49,9 @@ def commented_yaml(config: Config, shown: Collection[str]) -> str:
 
 
 def commented_section(section: BaseModel, indent: str = "") -> Iterator[str]:
-    """Yield the lines of a section and its subsections, with meanings; unset settings are commented out.
+    """Yield the lines of a section and its subsections, with explanations; unset settings are commented out.
 
-    Settings that the section was created with count as set. `indent` is the prefix of each line.
+    Settings that were passed to the section's constructor count as set. `indent` is the prefix of each line.
     """
     for name in type(section).model_fields:
         value = getattr(section, name)
@@ -82,7 +82,7 @@ def _settings(
     for name in names:
         field = type(section).model_fields[name]
         meaning = " ".join((field.description or "").split())
-        # A setting such as int8-columns must not be broken at its hyphen.
+        # Do not break a setting such as int8-columns at its hyphen.
         yield from textwrap.wrap(
             meaning,
             _WIDTH,
@@ -99,7 +99,7 @@ _LISTING = "hyrt data import --print-schema FILES"
 
 def read_schema(path: Path) -> ImportSchema | HeteroImportSchema:
     """Read a schema; a schema with `relations` describes a heterogeneous graph."""
-    # Column names and missing values may be no, on or 007.
+    # Read values as text, because column names and missing values may be no, on or 007.
     settings = load_settings(path, TextYaml)
     kind: type[ImportSchema | HeteroImportSchema] = ImportSchema
     if "relations" in settings:
@@ -111,5 +111,5 @@ def read_schema(path: Path) -> ImportSchema | HeteroImportSchema:
 
 
 def schema_text(schema: ImportSchema) -> str:
-    """Return the YAML text of a schema with meanings; unset settings are commented out."""
+    """Return the YAML text of a schema with explanations; unset settings are commented out."""
     return "\n".join(commented_section(schema)) + "\n"

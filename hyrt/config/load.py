@@ -1,5 +1,5 @@
-"""Settings from YAML files, nested mappings and `key.path=value` overrides, back to YAML, and a list of
-settings without effect.
+"""Reading of settings from YAML files, nested mappings and `key.path=value` overrides, writing of YAML, and a
+list of settings without effect.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class ConfigSections(TypedDict, total=False):
 
 
 _NAMES = ("data.source", "links.relation", "links.split", "links.times", "distributed.network")
-"""Settings that are names, mostly of files, which may contain any characters."""
+"""Settings whose values are names, mostly of files, which may contain any characters."""
 _NULL, _MERGE = "tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"
 
 
 class TextYaml(StrictYaml):
-    """YAML loader that reads every plain value except null as text, such as `no`, `on`, 007 and 1e3."""
+    """YAML loader that reads every plain value except null as text, for example `no`, `on`, 007 and 1e3."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, form) for tag, form in forms if tag in (_NULL, _MERGE)]
@@ -67,7 +67,7 @@ def quote_yaml(text: str) -> str:
 
 
 def load_settings(path: Path, loader: type[StrictYaml] = StrictYaml) -> dict[str, Any]:
-    """Read a YAML file of settings as a nested dict (not yet validated)."""
+    """Read a YAML file of settings as a nested dict, without validation."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -78,13 +78,13 @@ def load_settings(path: Path, loader: type[StrictYaml] = StrictYaml) -> dict[str
 
 
 def parse_settings(text: str, where: str, loader: type[StrictYaml] = StrictYaml) -> dict[str, Any]:
-    """Parse a YAML text to a nested dict (not yet validated); `where` names the source in messages."""
+    """Parse a YAML text as a nested dict, without validation; `where` names the source in messages."""
     try:
         loaded = yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{where} is not valid YAML: {yaml_problem(error)}") from None
     except (RecursionError, ValueError, OverflowError) as error:
-        # Too deeply nested, or a number with too many digits.
+        # The value is nested too deeply, or a number has too many digits.
         raise ConfigError(f"{where} cannot be read as YAML: {error}") from None
     if loaded is None:
         return {}
@@ -96,9 +96,9 @@ def parse_settings(text: str, where: str, loader: type[StrictYaml] = StrictYaml)
 
 
 def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Set `key.path=value` entries in a nested dict; values are parsed as YAML.
+    """Apply `key.path=value` overrides to a nested dict. Values are parsed as YAML.
 
-    The last value counts; a warning names settings that are set twice. Raises ConfigError for an entry
+    The last value counts, and a warning names settings that are set twice. Raises ConfigError for an entry
     without `=`, a value that is not YAML, or a path through a plain value.
     """
     recorded: dict[str, Any] = {}
@@ -109,7 +109,7 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
         if not equals or not path:
             raise ConfigError(f"{entry!r} is not a setting: write settings as key.path=value")
         if not text.strip():
-            # The value is most likely an empty shell variable, which must not undo a setting of a file.
+            # The value is probably an empty shell variable, which must not undo a setting of the file.
             raise ConfigError(
                 f"{entry} has no value: write {path}=null for the default, {path}='\"\"' for an empty string"
             )
@@ -136,13 +136,13 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
 
 
 def _read_name(text: str) -> Any:
-    """Read an unquoted name literally: YAML would read 007 as 7, and `a: b` as a mapping."""
+    """Read an unquoted name literally, whereas YAML would read 007 as 7, and `a: b` as a mapping."""
     text = text.strip()
     return _read_yaml(text) if text[0] in "'\"" or text in ("null", "~") else text
 
 
 def _record_override(recorded: dict[str, Any], path: str, value: Any) -> None:
-    """Record an override, and warn if it replaces an earlier one."""
+    """Record an override, and warn if it replaces an earlier override."""
     new = dict(flatten_settings({path: value}))
     for key, before in recorded.items():
         if key in new and new[key] != before:
@@ -160,7 +160,7 @@ def _text(value: Any) -> str:
 
 
 def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield paths and values of a nested mapping; an empty mapping is a leaf, unlike an absent one."""
+    """Yield the paths and values of a nested mapping. An empty mapping is a value, too."""
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from flatten_settings(value, f"{prefix}{key}.")
@@ -169,9 +169,9 @@ def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[
 
 
 def to_yaml(config: Config) -> str:
-    """Return the resolved settings as YAML that `hyrt run` reads as an equal config.
+    """Return all settings as YAML that `hyrt run` reads as an equal config.
 
-    Raises ConfigError if a value cannot be stored in a file, such as a function.
+    Raises ConfigError if a value, such as a function, cannot be stored in a file.
     """
     try:
         return yaml.dump(config.model_dump(), Dumper=StrictDumper, sort_keys=False, allow_unicode=True)
@@ -186,14 +186,14 @@ def to_yaml(config: Config) -> str:
 def format_setting(name: str, value: Any) -> str:
     """Return a setting as one line of YAML, with lists and mappings in brackets."""
     is_flow = isinstance(value, list | dict)
-    # A plain value alone is a YAML document, which ends with a marker; a value in a mapping has no marker.
+    # A plain value alone would be a YAML document, which ends with a marker, so dump it in a mapping.
     text = yaml.dump(
         value if is_flow else {name: value}, Dumper=StrictDumper, default_flow_style=is_flow, width=10**6
     ).rstrip("\n")
     return f"{name}: {text}" if is_flow else text
 
 
-# Names of settings in other programs.
+# Names of settings in other programs, and the corresponding settings.
 _OTHER_NAMES = {
     "learning_rate": "lr",
     "wd": "weight_decay",
@@ -207,15 +207,15 @@ _OTHER_NAMES = {
 
 
 def nearest_setting(name: str) -> str | None:
-    """Return the setting that a name most likely means, such as train.epochs for `num_epochs`, or None.
+    """Return the setting that a name probably means, such as train.epochs for `num_epochs`, or None.
 
-    The name may have sections; its words are joined by `_`.
+    The name may include sections, and its words are joined by `_`.
     """
     known = known_keys(Config)
     leaves = [key for key in known if not any(other.startswith(f"{key}.") for other in known)]
     if name in leaves:
         return name
-    # A section stands for its kind: `sampler` means sampler.kind.
+    # The name of a section stands for its kind: `sampler` means sampler.kind.
     by_leaf = {key.removesuffix(".kind"): key for key in leaves if key.endswith(".kind")}
     for key in leaves:
         by_leaf.setdefault(key.rsplit(".", 1)[-1], key)
@@ -230,22 +230,21 @@ def nearest_setting(name: str) -> str | None:
 
 
 def build_config(settings: Mapping[str, Any], *, lenient: bool = False, custom_model: bool = False) -> Config:
-    """Validate a nested mapping of the settings that are not at their defaults.
+    """Create the settings from a nested mapping of settings that are not at their defaults.
 
-    `lenient` drops keys of other kinds, which have no effect: for the settings of an existing run, possibly
-    from an earlier version. `custom_model` ignores the defaults of `model.kind`, because a user-defined
-    module is trained. Raises ConfigError for the first wrong key, with the nearest known key if it is
-    unknown.
+    `lenient` drops keys of other kinds, which have no effect; it is used for existing runs, possibly of an
+    earlier version. `custom_model` ignores the defaults of `model.kind`, because a user-defined module is
+    trained. Raises ConfigError for the first wrong key, with the nearest known key if it is unknown.
     """
     context = LENIENT_CONTEXT if lenient else CUSTOM_MODEL_CONTEXT if custom_model else None
     return Config.model_validate(settings, context=context)
 
 
 def change_config(config: Config, overrides: Iterable[str], *, custom_model: bool = False) -> Config:
-    """Apply `key=value` overrides to the settings of an existing run, built with `lenient`.
+    """Apply `key=value` overrides to the settings of an existing run, which were built with `lenient`.
 
-    Settings of an earlier version remain valid even if this version refuses them in a new run. `custom_model`
-    means that the run trains a user-defined module.
+    Settings of an earlier version are valid even if this version rejects them in a new run. `custom_model`
+    says whether the run trains a user-defined module.
     """
     settings = config.model_dump()
     try:
@@ -261,10 +260,10 @@ _HIDDEN_SETTINGS = ("hidden", "dropout", "norm", "residual")
 
 
 def find_unused_settings(config: Config, num_processes: int, *, custom_model: bool = False) -> list[str]:
-    """Return a sentence for each setting of the model or of distributed runs that has no effect.
+    """Return a sentence for each model setting and each distributed setting that has no effect.
 
-    Only settings that differ from their default, or from the default of the model kind, count. With
-    `custom_model`, a user-defined module is trained, whatever `config.model` contains.
+    Settings at their default, or at the default of the model kind, are ignored. With `custom_model`, a
+    user-defined module is trained, whatever `config.model` contains.
     """
     sentences = [] if custom_model else list(_unused_model_settings(config.model))
     if num_processes == 1:
@@ -279,11 +278,11 @@ def find_unused_settings(config: Config, num_processes: int, *, custom_model: bo
 def find_settings_without_effect(
     config: Config, *, has_folder: bool, rounds_products: bool, evaluates_by_layers: bool
 ) -> list[str]:
-    """Return a sentence for each setting of training, evaluations and checkpoints that has no effect.
+    """Return a sentence for each setting of training, evaluation and checkpoints that has no effect.
 
-    Only settings that differ from their default count. `has_folder` means that this process, or the process
-    that writes for it, has a checkpoint folder; `rounds_products` means that a layer multiplies in the
-    configured precision.
+    Settings at their default are ignored. `has_folder` says whether this process, or the process that writes
+    for it, has a checkpoint folder. `rounds_products` says whether a layer multiplies in the configured
+    precision.
     """
     sentences = []
     if not has_folder and (names := _non_defaults(config, "checkpoint")):
@@ -316,7 +315,7 @@ def find_settings_without_effect(
 
 
 def _non_defaults(config: Config, section: str, *names: str) -> list[str]:
-    """Return the settings of a section that are not at their defaults, as `section.name=value`."""
+    """Return the settings of a section that are not at their defaults, as `section.name=value` texts."""
     values = getattr(config, section)
     return [
         f"{section}.{name}={getattr(values, name)}"

@@ -98,11 +98,11 @@ class LinksConfig(Section):
 
 # Settings of `fullgraph` for devices that train in chunks.
 _CHUNK_SETTINGS = ("device_memory", "chunks", "order", "in_flight", "filter_below")
-# Strategies that exchange no input rows.
+# Strategies that do not exchange input rows.
 _STRATEGIES_WITHOUT_ROWS = ("p3", "naive-migration")
 Threads = Annotated[int, Field(ge=0, le=1024), NotBool]
 MEASURED = "measured"
-"""Value of `distributed.shares` if shares follow measured speeds."""
+"""Value of `distributed.shares` for shares that follow the measured speeds."""
 
 
 def _rank_shares(value: Any) -> Any:
@@ -247,19 +247,19 @@ class DistributedConfig(Section):
 
     @property
     def numeric_shares(self) -> tuple[float, ...] | None:
-        """Fractions of a step per rank, if they are set as numbers."""
+        """Share of a step for each rank, if the shares are numbers, otherwise None."""
         return tuple(self.shares) if isinstance(self.shares, list) else None
 
     @property
     def num_replicas(self) -> int:
-        """Number of ranks that have each part of the rows in full-graph training."""
+        """Number of ranks that store each part of the rows in full-graph training."""
         if not self.algorithm.startswith("1.5d"):
             return 1
         return 2 if self.replication is None else self.replication
 
     @model_validator(mode="after")
     def _check_network(self) -> DistributedConfig:
-        """Reject unknown network names; a file is read on rank 0 when the run is predicted."""
+        """Reject unknown network names. Rank 0 reads a file when it predicts the run."""
         if self.network is not None and not self.network.endswith(NETWORK_SUFFIXES):
             find_network(self.network)
         return self
@@ -288,7 +288,7 @@ class DistributedConfig(Section):
 
     @model_validator(mode="after")
     def _check_exchanged_rows(self) -> DistributedConfig:
-        """Reject settings of exchanged rows for strategies that exchange none."""
+        """Reject settings of exchanged rows for strategies that do not exchange rows."""
         changed = [
             name
             for name in ("cache", "comm_dtype")

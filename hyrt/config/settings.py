@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 # With fewer steps, a default run on a small graph would end before the model has converged.
 _MIN_EPOCHS, _MIN_STEPS = 5, 400
-# Epochs of a full graph may take milliseconds: limit the share of evaluations and checkpoints.
+# Epochs of a full graph may take milliseconds, so limit the number of evaluations and checkpoints.
 _MAX_EVALUATIONS = 100
 _CHECKPOINT_S = 60.0
 # Minimum time between two mid-step checkpoints, as a multiple of the time to write one.
@@ -69,7 +69,7 @@ def _to_text(value: Any) -> Any:
 
 
 def _class_weights(value: Any) -> Any:
-    """Parse `1,2.5` to a list of numbers; return `none` and `balanced` unchanged."""
+    """Parse a text such as `1,2.5` to a list of numbers; return `none` and `balanced` unchanged."""
     if value in ("none", "balanced"):
         return value
     numbers = parse_list(value)
@@ -86,7 +86,7 @@ def _class_weights(value: Any) -> Any:
 
 
 def _device_names(value: Any) -> Any:
-    """Parse names of devices; reject numbers and null."""
+    """Parse the names of devices; reject numbers and null."""
     names = parse_list(value)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("must be device names such as cpu,opencl:0")
@@ -226,7 +226,7 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _check_values(self) -> TrainConfig:
-        # The check imports the objective and torch; the defaults need no check.
+        # This check imports the objective and torch, and default values need no check.
         if {"objective", "metric"} & self.model_fields_set:
             check_metric(self.objective, self.metric)
         if self.warmup_steps and self.warmup_epochs:
@@ -234,7 +234,7 @@ class TrainConfig(Section):
         return self
 
     def num_epochs(self, steps_per_epoch: int) -> int:
-        """Return the number of epochs: the setting, or the default for data with `steps_per_epoch` steps."""
+        """Return the number of epochs: the setting, or a default that depends on `steps_per_epoch`."""
         return self.epochs or max(_MIN_EPOCHS, math.ceil(_MIN_STEPS / steps_per_epoch))
 
     @property
@@ -245,8 +245,8 @@ class TrainConfig(Section):
     def build_objective(self, labels: NDArray[Any] | None = None, **options: Any) -> Objective:
         """Build the configured objective, or the objective that the labels require.
 
-        `labels` None means class labels; `options` are further keyword arguments for the objective. Raises
-        ConfigError if the objective refuses its options, or needs labels of another kind.
+        If `labels` is None, the labels are classes. `options` are further keyword arguments for the
+        objective. Raises ConfigError if the objective rejects its options, or needs labels of another kind.
         """
         settings: dict[str, Any] = (
             {} if self.class_weights == "none" else {"class_weights": self.class_weights}
@@ -256,7 +256,7 @@ class TrainConfig(Section):
         return build_objective(self.objective, {**settings, **options, **self.objective_options}, labels)
 
     def warmup_factor(self, step: int, steps_per_epoch: int) -> float:
-        """Return the warm-up factor of the learning rate for a step, counted from 0: 1 after the warm-up."""
+        """Return the warm-up factor of the learning rate for a step, counted from 0; 1 after the warm-up."""
         steps = self.warmup_steps or self.warmup_epochs * steps_per_epoch
         return min(1.0, (step + 1) / steps) if steps else 1.0
 
@@ -297,7 +297,7 @@ class CheckpointConfig(Section):
     def is_due_within(self, seconds: float, took_s: float) -> bool:
         """Return whether to write a mid-step checkpoint, `seconds` after the last checkpoint.
 
-        `took_s` is the duration of the last such write.
+        `took_s` is the time in seconds that this last checkpoint took.
         """
         return self.every_epochs != 0 and seconds > max(_CHECKPOINT_S, _WRITE_INTERVAL_FACTOR * took_s)
 
@@ -306,7 +306,7 @@ class CheckpointConfig(Section):
         return bool(self.every_steps and step % self.every_steps == 0)
 
     def is_due_at_epoch(self, epoch: int, seconds: float, *, full_graph: bool) -> bool:
-        """Return whether to write a checkpoint `seconds` after the last one; epochs count from 1."""
+        """Return whether to write a checkpoint after an epoch (from 1), `seconds` after the last one."""
         if self.every_epochs is None:
             return not full_graph or seconds > _CHECKPOINT_S
         return bool(self.every_epochs and epoch % self.every_epochs == 0)
@@ -361,7 +361,7 @@ class Config(Section):
         if isinstance(sections["model"], Mapping):
             kind = sections["model"].get("kind", kind)
         if not isinstance(kind, str):
-            return settings  # An error that is reported later with the setting's name.
+            return settings  # This error is reported later, with the name of the setting.
         filled = dict(settings)
         train, links = sections["train"], sections["links"]
         scores_by_mlp = (
@@ -372,9 +372,9 @@ class Config(Section):
         for name, value in find_model(MODELS.canonical_name(kind)).defaults.items():
             section, _, key = name.partition(".")
             if name == "train.weight_decay" and scores_by_mlp:
-                # The score is a product of the perceptron's two layers: if both are small, their gradients
-                # are small too. Weight decay would then reduce them to 0, and all pairs would have the same
-                # score.
+                # The score is a product of the two layers of the perceptron. If both are small, their
+                # gradients are small too, so weight decay would reduce them to 0, and all pairs would have
+                # the same score.
                 value = 0.0
             if info.context is LENIENT_CONTEXT and section in settings:
                 continue
@@ -389,12 +389,12 @@ class Config(Section):
 
     @property
     def device_requests(self) -> list[DeviceRequest]:
-        """Names and shares of `devices`."""
+        """Names and shares of the configured devices."""
         return parse_requests(self.devices)
 
     @property
     def training_requests(self) -> list[DeviceRequest]:
-        """The `device_requests` that train: in full-graph training, devices with share 0 do not."""
+        """Device requests that train: in full-graph training, devices with share 0 do not."""
         requests = self.device_requests
         return (
             [request for request in requests if request.share != 0]
@@ -404,12 +404,12 @@ class Config(Section):
 
     @property
     def units_per_step(self) -> int:
-        """Number of units of a step that the split divides: targets, or subgraphs."""
+        """Number of units in a step that the split divides: targets or subgraphs."""
         with SAMPLERS.wrap_errors(self.sampler.kind, "units_per_step"):
             return self.sampler.units_per_step(self.data.batch_size)
 
     def build_objective(self, labels: NDArray[Any] | None = None) -> Objective:
-        """Build the objective as `TrainConfig.build_objective` does, with the options in `links`."""
+        """Build the objective like `TrainConfig.build_objective`, including the options in `links`."""
         links = self.links
         options = {"decoder": links.decoder, "loss": links.loss} if self.train.predicts_links else {}
         return self.train.build_objective(labels, **options)
@@ -421,7 +421,7 @@ class Config(Section):
         return self.links.exclude or ("none" if without else "both")
 
     def _check_links(self) -> None:
-        """Reject unsupported combinations with link prediction, and link settings that have no effect."""
+        """Reject settings that link prediction does not support, and link settings that have no effect."""
         if not self.train.predicts_links:
             if not self.links.is_default:
                 names = sorted(self.links.model_fields_set) or ["split"]
@@ -457,11 +457,13 @@ class Config(Section):
 
     @property
     def fanouts(self) -> list[int]:
-        """Fan-out of each layer; the first one is for the targets."""
+        """Fan-out of each layer, starting with the layer of the targets."""
         return self.sampler.fanouts(self.model.layers)
 
     def _check_full_graph(self, *, any_fanout: bool, was_started: bool) -> None:
-        """Reject settings that have no effect in full-graph training, except in runs of earlier versions."""
+        """Reject settings without effect in full-graph training, unless an earlier version
+        started the run.
+        """
         runtime, defaults = self.runtime, RuntimeConfig.model_fields
         for name in ("max_in_flight_steps", "pipelined"):
             value = getattr(runtime, name)
@@ -494,7 +496,7 @@ class Config(Section):
             )
 
     def _check_no_full_graph(self) -> None:
-        """Reject settings that only apply to full-graph training."""
+        """Reject settings that apply only to full-graph training."""
         for name, field in FullGraphConfig.model_fields.items():
             if getattr(self.fullgraph, name) != field.default:
                 raise ValueError(
@@ -506,8 +508,8 @@ class Config(Section):
     def _check_consistency(self, info: ValidationInfo) -> Config:
         requests = parse_requests(self.devices)
         if self.sampler.is_full_graph:
-            # A user-defined module gets as many blocks as there are fan-outs. Settings of an existing run
-            # must not be rejected.
+            # A user-defined module gets one block per fan-out. Settings of an existing run must not be
+            # rejected.
             self._check_full_graph(
                 any_fanout=info.context in (CUSTOM_MODEL_CONTEXT, LENIENT_CONTEXT),
                 was_started=info.context is LENIENT_CONTEXT,
@@ -551,8 +553,8 @@ class Config(Section):
                 )
         return self
 
-    # Override `__new__`, because a model with its own `__init__` is validated through it, without the
-    # validation context.
+    # Override `__new__`, because pydantic validates a model with its own `__init__` through this method,
+    # without the validation context.
     def __new__(cls, *args: Any, **sections: Any) -> Config:
         if args:
             raise ConfigError(
@@ -561,7 +563,7 @@ class Config(Section):
             )
         return super().__new__(cls)
 
-    # Defined last, so that it is the outermost of all validators.
+    # Define this validator last, so that it is the outermost one.
     @model_validator(mode="wrap")
     @classmethod
     def _convert_errors(cls, settings: Any, validated: ModelWrapValidatorHandler[Config]) -> Config:

@@ -1,4 +1,4 @@
-"""Settings sections chosen by kind, and conversion of pydantic's errors to hyrt's messages."""
+"""Settings sections that are chosen by kind, and the conversion of pydantic's errors to hyrt's messages."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ RENAMED_SETTINGS = {
     "distributed.share_rows": "distributed.shared_memory_features",
     "runtime.depth": "runtime.max_in_flight_steps",
 }
-"""Former names of settings, and their present names. Files with a former name stay readable."""
+"""Present names of renamed settings, by former name. Files with former names remain readable."""
 LENIENT_CONTEXT = {"foreign keys": "dropped"}
-"""Validation context for the settings of an existing run; see `PluginSection`."""
+"""Validation context for the settings of an existing run: see `PluginSection`."""
 
 
 def rename_old_settings(settings: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return a nested mapping of settings with former names replaced by present ones.
+    """Return a nested mapping of settings in which former names are replaced by present names.
 
     Raises ConfigError if a setting is given under both names with different values.
     """
@@ -49,11 +49,11 @@ def rename_old_settings(settings: Mapping[Any, Any]) -> dict[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class PluginSection:
-    """Annotation of a field that selects the class of its section by kind.
+    """Annotation of a field whose section class depends on the kind in the section.
 
-    A key that only exists for another kind is an error that names this kind. It is dropped if it has its
-    default value (earlier versions wrote the keys of all kinds into settings files), and always in the
-    settings of an existing run.
+    A key that exists only for another kind is an error, which names this kind. The key is dropped instead if
+    it has its default value (earlier versions wrote the keys of all kinds into settings files), and always in
+    the settings of an existing run.
     """
 
     group: EntryPointGroup
@@ -61,7 +61,7 @@ class PluginSection:
     parent: type[Section]
     """Base class of all section classes."""
     default: str
-    """Kind if the settings name none."""
+    """Kind that is used if the settings do not name one."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_before_validator_function(self._read, handler(source))
@@ -75,7 +75,7 @@ class PluginSection:
                 continue  # A broken kind is reported when it is used.
 
     def section(self, kind: str) -> type[Section]:
-        """Return the section class of a kind; raises the errors of `EntryPointGroup.load_class`."""
+        """Return the section class of a kind. Raises the errors of `EntryPointGroup.load_class`."""
         section = self.group.load_class(kind, self.parent)
         if not section.__pydantic_complete__:
             with self.group.wrap_errors(kind, "reading its fields"):
@@ -85,10 +85,10 @@ class PluginSection:
     def _read(self, value: Any, info: ValidationInfo) -> Any:
         kind = value.get("kind", self.default) if isinstance(value, Mapping) else None
         if isinstance(kind, bytes):
-            # Accept YAML's `!!binary`, as pydantic does.
+            # Accept YAML's `!!binary` as pydantic does.
             kind = kind.decode(errors="replace")
         if not isinstance(kind, str):
-            return value  # Already an instance, or an error that pydantic explains.
+            return value  # The value is already an instance, or pydantic explains the error.
         kind = self.group.canonical_name(kind)
         section = self.section(kind)
         lenient = info.context is LENIENT_CONTEXT
@@ -119,7 +119,7 @@ class PluginSection:
         return bool(owners)
 
 
-# Messages by pydantic's error types; the placeholders are entries of the error's context.
+# Messages by the types of pydantic's errors. The placeholders are entries of the error's context.
 _EXPECTED = {
     **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
     **dict.fromkeys(("float_parsing", "float_type"), "must be a number"),
@@ -135,7 +135,7 @@ _EXPECTED = {
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
 }
-# A message shows only the beginning of a value: a few lines of YAML can make a value of any size.
+# A message shows only the beginning of a value, because a few lines of YAML can define a huge value.
 _SHORT_REPR = Repr()
 _SHORT_REPR.maxstring = _SHORT_REPR.maxother = _SHORT_REPR.maxlong = 200
 _SHORT_REPR.maxlevel = 2
@@ -152,7 +152,7 @@ def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
             if isinstance(marker, PluginSection):
                 for _, section in marker.sections():
                     keys.extend(known_keys(section, f"{path}."))
-        # An optional section is a union with None.
+        # The type of an optional section is a union with None.
         for part in (field.annotation, *get_args(field.annotation)):
             if isinstance(part, type) and issubclass(part, BaseModel):
                 keys.extend(known_keys(part, f"{path}."))
@@ -162,13 +162,13 @@ def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
 def explain_error(error: ValidationError, root: type[BaseModel], listing: str) -> str:
     """Return the first problem as a sentence that names the key.
 
-    `root` is the class of all settings, `listing` the command that lists them.
+    `root` is the class of all settings, and `listing` the command that lists them.
     """
     first = error.errors()[0]
     kind, value = first["type"], first["input"]
     if kind == "extra_forbidden":
         return _unknown_key(".".join(map(str, first["loc"])), root, listing)
-    # For a union, pydantic adds the type that it tried, such as `list[float]`, to the location.
+    # For a union, pydantic adds the type that it has tried, such as `list[float]`, to the location.
     path = ".".join(str(part) for part in first["loc"] if "[" not in str(part))
     if kind == "invalid_key":
         return f"setting {path} has the key {first['loc'][-1]!r}: names of settings must be strings"
@@ -185,18 +185,18 @@ def explain_error(error: ValidationError, root: type[BaseModel], listing: str) -
     if kind == "missing":
         return f"setting {path} is missing: add it"
     text = expected_value(first)
-    # The message of a section's own check names the setting.
+    # If a section's own check failed, its message already names the setting.
     names_setting = not path or text.startswith(f"{path}.")
     return text if names_setting else name_value(f"setting {path}={value_text}", text)
 
 
 def name_value(name: str, problem: str) -> str:
-    """Join a name and what is wrong with its value: `train.lr=0 must be ...`, or `train.lr=0: ...`."""
+    """Join a name and the problem of its value: `train.lr=0 must be ...`, or `train.lr=0: ...`."""
     return f"{name}{' ' if problem.startswith('must ') else ': '}{problem}"
 
 
 def expected_value(problem: Mapping[str, Any]) -> str:
-    """Return the remedy for a value that pydantic refused; `problem` is one of the error's `errors()`."""
+    """Return the remedy for a value that pydantic has rejected; `problem` is an item of `error.errors()`."""
     if problem["type"] in _EXPECTED:
         return _EXPECTED[problem["type"]].format(**problem.get("ctx", {}))
     # Messages of hyrt's validators need no conversion.
@@ -207,14 +207,14 @@ def _unknown_key(path: str, root: type[BaseModel], listing: str) -> str:
     known = known_keys(root)
     *sections, last = path.split(".")
     if path in known and sections:
-        # The key contains a point, which is allowed in command-line overrides only.
+        # The key contains a dot, which is allowed only in command-line overrides.
         nested = "".join(f"{name}: {{" for name in sections) + f"{last}: ..." + "}" * len(sections)
         return f"setting {path!r} contains a dot, which is only allowed on the command line: write {nested}"
     section, _, leaf = path.rpartition(".")
     names = [key.removeprefix(f"{section}.") for key in known if section and key.startswith(f"{section}.")]
     near = next((key for key in known if key.rpartition(".")[2] == leaf), None)
     if near is None and names:
-        # With the section's name, all of its settings would look similar.
+        # Compare without the section's name, which would make all its settings look similar.
         name = nearest_name(leaf, names)
         near = None if name is None else f"{section}.{name}"
     elif near is None:
@@ -224,11 +224,11 @@ def _unknown_key(path: str, root: type[BaseModel], listing: str) -> str:
 
 
 def to_plain_values(value: Any, known: dict[int, Any] | None = None) -> Any:
-    """Convert settings given in Python to the types of a file: numpy or torch numbers, arrays, paths.
+    """Convert Python settings (numpy or torch numbers, arrays, paths) to the types of a settings file.
 
-    Other values are left to the validation. Shared objects are converted only once, because a few lines of
-    YAML can repeat one value billions of times. `known` maps the id of an object to its converted value, or
-    to `known` itself while the object is being converted. Raises ConfigError if a value contains itself.
+    Other values are left to validation. Shared objects are converted only once, because a few lines of YAML
+    can repeat one value billions of times. `known` maps the id of an object to its converted value, or to
+    `known` itself while the object is being converted. Raises ConfigError if a value contains itself.
     """
     known = {} if known is None else known
     if known.get(id(value)) is known:

@@ -1,4 +1,4 @@
-"""Entry point `python -m hyrt.doctor`, which runs even if `hyrt` does not start: it needs only Python."""
+"""Entry point `python -m hyrt.doctor`, which needs only Python, so it runs even if `hyrt` does not start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Turn SIGTERM into an exception, so that the worker process is stopped as well.
+    # Convert SIGTERM to an exception, so that the worker process is stopped as well.
     signal.signal(signal.SIGTERM, Terminated.handle_signal)
     try:
         code = main()

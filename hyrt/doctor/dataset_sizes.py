@@ -1,4 +1,4 @@
-"""Size of a dataset from file headers, names, partition.json and published sizes, without reading it."""
+"""Size of a dataset from file headers, names, partition.json and published sizes, without its data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hyrt.predict.dataset_sizes import DatasetSizes, generated_sizes, published_
 
 
 def read_partition_sizes(path: Path, source: str, split: int, normalize: str) -> DatasetSizes:
-    """Return the sizes of a partitioned dataset that one process opens; each of several ranks needs less.
+    """Return the sizes of a partitioned dataset that one process opens; each one of several ranks needs less.
 
     Raises DataError if the files are incomplete or inconsistent, or the split does not exist.
     """
@@ -81,7 +81,7 @@ class SizesUnknownError(Exception):
 
 
 def read_dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
-    """Return the sizes of a dataset; `split` and `normalize` are settings of the group `data`.
+    """Return the sizes of a dataset; `split` and `normalize` are settings of the section `data`.
 
     Raises DataError if the dataset does not exist, cannot be downloaded or is damaged, and SizesUnknownError
     if its sizes are known only after it is opened.
@@ -167,7 +167,7 @@ def _stored_sizes(path: Path, source: str, split: int, normalize: str) -> Datase
         width, value_bytes = shapes["features"][1], item_bytes["features"]
         quantized = is_quantized_dtype(dtypes["features"])
         rows_bytes = total_bytes("features", *(key for key in SCALE_KEYS if key in shapes))
-    # `auto` scales sparse features only; dense features stay as they are.
+    # `auto` scales only sparse features, and leaves dense features unchanged.
     scales = normalize != "none" and (sparse or normalize != "auto")
     mapped = is_folder and not scales
     return DatasetSizes(
@@ -206,7 +206,7 @@ def _count_targets(path: Path, source: str, split: int) -> int:
 
 
 def sizes_to_json(sizes: DatasetSizes) -> Mapping[str, Any]:
-    """Convert the sizes to the figures of a finding."""
+    """Convert the sizes to the `figures` of a finding."""
     assert sizes.degrees is not None
     return {
         "vertices": round(sizes.degrees.num_vertices),

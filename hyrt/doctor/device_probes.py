@@ -1,4 +1,4 @@
-"""Probes of host memory bandwidth and of one backend, which run in an isolated worker process."""
+"""Probes of host memory bandwidth and of a backend, which run in an isolated worker process."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _GRAIN_BYTES = 1 << 20
 def probe_bandwidth(
     item: str, report: Callable[..., None], *, threads: int, num_bytes: int, **arguments: Any
 ) -> None:
-    """Report `copy_gb_s` (bytes read and written), `gather_gb_s` (bytes read) and any `calibrated_gb_s`.
+    """Report `copy_gb_s` (bytes read and written), `gather_gb_s` (bytes read), and any `calibrated_gb_s`.
 
-    All threads share the work. The source has `num_bytes`, which should exceed the caches.
+    All threads share the work. The source array has `num_bytes` bytes, which should exceed the caches.
     """
     from hyrt.graph.row_kernels import gather_rows
     from hyrt.runtime.workers import Workers
@@ -56,7 +56,7 @@ def probe_bandwidth(
 
 
 def _median_seconds(work: Callable[[], None]) -> float:
-    """Return the median time of several calls after one warm-up (page faults, loading of the kernel)."""
+    """Return the median duration of several calls in seconds, after a warm-up call."""
     seconds = []
     for _ in range(_REPETITIONS + 1):
         started = time.perf_counter()
@@ -66,7 +66,7 @@ def _median_seconds(work: Callable[[], None]) -> float:
 
 
 def _calibrated_gb_s() -> float | None:
-    """Return the gather bandwidth of `hyrt calibrate`; None if this machine is not calibrated."""
+    """Return the gather bandwidth measured by `hyrt calibrate`; None if this machine is not calibrated."""
     from hyrt_perfmodel.platform_file import CalibrationError, calibration_file, read_calibration
 
     if not os.path.exists(calibration_file()):
@@ -74,14 +74,14 @@ def _calibrated_gb_s() -> float | None:
     try:
         return read_calibration().platform.host.memory_gb_s
     except CalibrationError:
-        return None  # `hyrt predict` reports the problem when it needs the calibration.
+        return None  # `hyrt predict` reports this problem when it needs the calibration.
 
 
 _LEARNING_RATE = 1e-3
 
 
 def probe_backend(item: str, report: Callable[..., None], *, threads: int, **arguments: Any) -> None:
-    """Report `found` (device descriptions) or `missing`, and for each device `trained` or `failed`."""
+    """Report `found` (descriptions of devices) or `missing`, and `trained` or `failed` for each device."""
     from hyrt.testing.trial import CheckFailedError
 
     backend, found, missing = probed(BACKENDS.find_entry(item))
@@ -93,7 +93,7 @@ def probe_backend(item: str, report: Callable[..., None], *, threads: int, **arg
         report(device=info.name, event="begun")
         try:
             outcome = _train(backend, info, threads)
-        except Exception as error:  # A driver may raise anything; the other devices are still tried.
+        except Exception as error:  # A driver may raise anything. Continue with the other devices.
             report(
                 device=info.name,
                 event="failed",
@@ -109,7 +109,7 @@ def _device_facts(info: DeviceInfo) -> dict[str, Any]:
 
 
 def _select_devices(found: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-    """Return all devices with separate hardware, and the first that shares host cores or is simulated."""
+    """Return all devices with separate hardware, and the first one that shares host cores or is simulated."""
     shared = [info for info in found if info.host_cores or info.simulated]
     return [info for info in found if info not in shared] + shared[:1]
 
@@ -141,7 +141,7 @@ def _train(backend: type[Device], info: DeviceInfo, threads: int) -> dict[str, A
             if computes:
                 check_agreement(result, compute_reference(model, batch, trial.graph(model=model)))
             losses.append(result.loss_sum)
-            # No torch.optim: importing it also imports torch's compiler, which takes as long as torch itself.
+            # Do not use torch.optim: it imports torch's compiler, which takes as long as torch itself.
             with torch.no_grad():
                 for parameter, gradient in zip(parameters, result.gradients, strict=True):
                     parameter -= _LEARNING_RATE * gradient / result.normalizer

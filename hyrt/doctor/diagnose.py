@@ -1,5 +1,5 @@
-"""All checks of `hyrt doctor` and `python -m hyrt.doctor`, including checks of the settings of a run, and
-printing of their findings.
+"""All checks of `hyrt doctor` and `python -m hyrt.doctor`, including the settings of a run, and the output of
+findings.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ _DEFAULT_DEVICES = ("cpu",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorRequest:
-    """Settings of a run, as specified by the user."""
+    """Settings of a run as specified by the user."""
 
     words: tuple[str, ...] = ()
-    """Settings file and overrides, as command-line arguments."""
+    """Settings file and overrides as command-line arguments."""
     options: Mapping[str, str | None]
     """Overrides by key, with `__` instead of a dot; None if not set."""
 
     @property
     def has_settings(self) -> bool:
-        """Return whether there are settings of a run; otherwise only the machine is checked."""
+        """Whether there are settings of a run; otherwise only the machine is checked."""
         return bool(self.words) or any(value is not None for value in self.options.values())
 
 
@@ -175,7 +175,7 @@ TIME_LIMIT_S = 60.0
 def run_checks(
     request: DoctorRequest, output: Path, limit_s: float = TIME_LIMIT_S
 ) -> Iterator[DoctorFinding]:
-    """Run every check and yield its findings at once; the parameters are the same as in `diagnose`.
+    """Run every check, and yield its findings at once; parameters are as for `diagnose`.
 
     The packages under test are not imported into this process.
     """
@@ -217,7 +217,7 @@ def _host(settings: Answer | None, backends: ProbedBackends, output: Path) -> It
 
 
 def _guarded(name: str, check: Callable[[], list[DoctorFinding]]) -> list[DoctorFinding]:
-    """Run one check; if it raises, return a finding on the error, so that the other checks still run."""
+    """Run a check. If it raises an exception, return a finding about it, and run the other checks."""
     try:
         return check()
     except Exception as error:
@@ -265,7 +265,7 @@ def diagnose(request: DoctorRequest, output: Path, *, limit_s: float, as_json: b
 
 
 def _print(text: str) -> None:
-    """Print text; escape characters that the output encoding lacks, and ignore a broken pipe."""
+    """Print text, with escapes for characters that the output encoding lacks; ignore a broken pipe."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         print(escape_undecodable(text).encode(encoding, "backslashreplace").decode(encoding), flush=True)

@@ -1,4 +1,4 @@
-"""Findings of `hyrt doctor` and their text output, which names the state so that colour is optional."""
+"""Findings of `hyrt doctor`, and their text output, which names the state so that color is optional."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from typing import Any, Literal
 
 State = Literal["ok", "note", "warning", "broken"]
 STATES: tuple[State, ...] = ("ok", "note", "warning", "broken")
-"""All states, from best to worst; only `broken` makes the exit code 1."""
+"""All states, from best to worst. Only `broken` makes the exit code 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """Result of one check. Raises ValueError if a warning or a broken check has no remedy."""
+    """Result of a check. Raises ValueError if a warning or a broken check has no remedy."""
 
     check: str
     """Name of the check; several findings may share it."""
     state: State
-    """`broken`: the run would fail; `warning`: it is slower, or others would fail; `note`: information."""
+    """`broken` if the run would fail, `warning` if it is slower or others would fail, `note` for information.
+    """
     found: str
-    """State or problem, in one line."""
+    """State or problem in one line."""
     remedy: str = ""
     """Suggested action; required for `warning` and `broken`."""
     figures: Mapping[str, Any] = field(default_factory=dict)
-    """Measured or read values, with units in the keys."""
+    """Values that were measured or read, with units in the keys."""
 
     def __post_init__(self) -> None:
         if self.state in ("warning", "broken") and not self.remedy:
@@ -48,26 +49,26 @@ _NO_FIGURES: Mapping[str, Any] = {}
 
 
 def ok(check: str, found: str, figures: Mapping[str, Any] = _NO_FIGURES) -> list[DoctorFinding]:
-    """Return a single finding without a problem."""
+    """Return a list with one finding without a problem."""
     return [DoctorFinding(check, "ok", found, figures=figures)]
 
 
 def note(check: str, found: str, figures: Mapping[str, Any] = _NO_FIGURES) -> list[DoctorFinding]:
-    """Return a single finding that is information only."""
+    """Return a list with one finding that is only information."""
     return [DoctorFinding(check, "note", found, figures=figures)]
 
 
 def warning(
     check: str, found: str, remedy: str, figures: Mapping[str, Any] = _NO_FIGURES
 ) -> list[DoctorFinding]:
-    """Return a single finding on a slower run, or on a failure of other runs."""
+    """Return a list with one finding about a slower run, or a failure of other runs."""
     return [DoctorFinding(check, "warning", found, remedy, figures)]
 
 
 def broken(
     check: str, found: str, remedy: str, figures: Mapping[str, Any] = _NO_FIGURES
 ) -> list[DoctorFinding]:
-    """Return a single finding on a run that would fail."""
+    """Return a list with one finding about a run that would fail."""
     return [DoctorFinding(check, "broken", found, remedy, figures)]
 
 
@@ -88,12 +89,12 @@ def exit_code(findings: Sequence[DoctorFinding]) -> int:
 _STATE_WIDTH = max(map(len, STATES))
 _CHECK_WIDTH = 15
 _MIN_WIDTH = 60
-# SGR codes: green, cyan, yellow, bold red.
+# SGR color codes: green, cyan, yellow and bold red.
 _COLOURS: dict[State, str] = {"ok": "32", "note": "36", "warning": "33", "broken": "1;31"}
 
 
 def finding_lines(finding: DoctorFinding, width: int, *, coloured: bool) -> list[str]:
-    """Return the lines of one finding, wrapped to the output width unless that is below `_MIN_WIDTH`."""
+    """Return the lines of a finding, wrapped to the output width unless it is less than `_MIN_WIDTH`."""
     state = finding.state.ljust(_STATE_WIDTH)
     if coloured:
         state = f"\x1b[{_COLOURS[finding.state]}m{state}\x1b[0m"

@@ -1,4 +1,4 @@
-"""Checks of the host: CPUs, memory, shared memory, locked memory, the output folder, and memory bandwidth."""
+"""Checks of the host: CPUs, memory, shared memory, locked memory, output folder and memory bandwidth."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def first_existing_ancestor(path: Path) -> Path:
 def find_write_problem(folder: Path) -> str:
     """Try to write a file in a folder or its first existing ancestor; return the problem, or "".
 
-    The file is always removed, and has no name if the system supports unnamed files.
+    The file is always removed. It has no name if the system supports unnamed files.
     """
     parent = first_existing_ancestor(folder)
     if not parent.is_dir():
@@ -49,9 +49,9 @@ def find_write_problem(folder: Path) -> str:
 def check_cpus(
     root: Path = Path("/"), affinity: int | None = None, host: int | None = None
 ) -> list[DoctorFinding]:
-    """Report the CPUs of the machine, of this process and of its cgroup.
+    """Report the CPUs of the machine, of this process and of its control group.
 
-    `root` contains `proc` and `sys`. By default, the numbers of CPUs in the affinity mask (`affinity`) and of
+    `root` contains `proc` and `sys`. By default, the number of CPUs in the affinity mask (`affinity`) and of
     the machine (`host`) are read from the system.
     """
     host = (os.cpu_count() or 1) if host is None else host
@@ -85,10 +85,10 @@ def _affinity_size(host: int) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else host
 
 
-# The smallest run: the interpreter with torch, numba and compiled kernels.
+# Memory of the smallest run: the interpreter with torch, numba and compiled kernels.
 _MIN_RUN_BYTES = 2**29
-# Estimates were up to a third above the measured peaks of runs, and never far below: less memory than this
-# fraction of an estimate is certainly too little.
+# Estimates were up to a third above the measured peaks of runs, and never far below. Less memory than this
+# fraction of an estimate is certainly not enough.
 _CERTAIN_FRACTION = 0.7
 _BATCHES_REMEDY = (
     "lower data.batch_size, sampler.fanout or runtime.max_in_flight_steps; convert "
@@ -103,7 +103,7 @@ _WEIGHTS_REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Host memory in bytes."""
+    """Memory of the host in bytes."""
 
     total: int | None
     """Memory of the machine; None if unknown."""
@@ -111,16 +111,16 @@ class HostMemory:
     """Memory that is currently available on the machine."""
     limit: int | None
     left: int | None
-    """Unused part of `limit`, the memory limit of the cgroup; both are None without a limit."""
+    """Unused part of `limit`, the memory limit of the control group; both are None without a limit."""
 
     @property
     def max_bytes(self) -> int | None:
-        """Return the memory that a process could use on an idle machine."""
+        """Memory that a process could use on an idle machine; None if unknown."""
         return min((limit for limit in (self.total, self.limit) if limit is not None), default=None)
 
     @property
     def available_bytes(self) -> int | None:
-        """Return the memory that a process can use now."""
+        """Memory that a process can use now; None if unknown."""
         return min((limit for limit in (self.available, self.left) if limit is not None), default=None)
 
 
@@ -145,9 +145,9 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
 
 
 def check_memory(memory: HostMemory, need: Mapping[str, Any] | None) -> list[DoctorFinding]:
-    """Report the available memory, and whether the run fits.
+    """Report the available memory, and whether the run fits in it.
 
-    `need`: `total_bytes` and bytes by purpose, or None if unknown.
+    `need` has `total_bytes` and the bytes by purpose, or is None if unknown.
     """
     figures = {
         "total_bytes": memory.total,
@@ -179,13 +179,13 @@ def check_memory(memory: HostMemory, need: Mapping[str, Any] | None) -> list[Doc
 
 
 def _memory_remedy(need: Mapping[str, Any]) -> str:
-    """Choose the remedy by the largest consumer."""
+    """Choose the remedy by the purpose that needs most memory."""
     copies = need.get("weights_bytes", 0) + need.get("checkpoint_bytes", 0)
     return _WEIGHTS_REMEDY if 2 * copies > need.get("total_bytes", 0) else _BATCHES_REMEDY
 
 
 def format_needs(need: Mapping[str, Any]) -> str:
-    """Format `total_bytes` with its parts by purpose."""
+    """Format `total_bytes` and its parts by purpose."""
     parts = ", ".join(
         f"{name.removesuffix('_bytes').replace('_', ' ')} {format_bytes(value)}"
         for name, value in need.items()
@@ -202,8 +202,8 @@ _SHARED_MEMORY_REMEDY = "docker run --shm-size=1g (or --ipc=host), or mount -o r
 def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[DoctorFinding]:
     """Check the size of /dev/shm.
 
-    hyrt's stages are threads and do not need it, but processes that share data (torch's DataLoader, NCCL)
-    crash with a bus error if it is too small.
+    The stages of hyrt are threads and do not need it, but processes that share data (torch's DataLoader,
+    NCCL) crash with a bus error if it is too small.
     """
     if not folder.is_dir():
         if sys.platform != "linux":
@@ -226,7 +226,7 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[DoctorFinding]:
 
 
 _CAP_IPC_LOCK = 1 << 14
-# Two staged mini-batches of the default size, 25 MB each, rounded up; used without settings.
+# Size of two staged mini-batches of the default size (25 MB each), rounded up; used without settings.
 _DEFAULT_BYTES = 64 * 2**20
 
 
@@ -237,7 +237,7 @@ def check_locked_memory(
     limits: tuple[int, int] | None = None,
     status: Path = Path("/proc/self/status"),
 ) -> list[DoctorFinding]:
-    """Compare the limit on locked memory with `need_bytes`, the mini-batches in flight to `devices`.
+    """Compare the limit on locked memory with `need_bytes` for the mini-batches in flight to `devices`.
 
     Only devices with separate memory count. `need_bytes` is None if unknown. By default, `limits` (soft,
     hard) is read from the system; `status` lists the capabilities of the process.
@@ -293,9 +293,9 @@ _DISK_REMEDY = "free space, or choose another folder: hyrt run --output FOLDER"
 
 
 def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFinding]:
-    """Check the future parent of the run folders, which need not exist yet.
+    """Check the parent folder of the run folders, which need not exist yet.
 
-    `need`: `total_bytes`, `least_bytes` (a run fails without it) and bytes by purpose, or None if unknown.
+    `need` has `total_bytes`, `least_bytes` (a run fails with less) and bytes by purpose; None if unknown.
     """
     problem = find_write_problem(output)
     if problem:
@@ -336,19 +336,19 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFindi
     return ok("run folder", found, figures)
 
 
-# Larger than the caches, but small enough for a container with half a gigabyte of memory.
+# Maximum size of the source array: larger than the caches, but small enough for a container of 512 MiB.
 _MAX_SOURCE_BYTES = 64 * 2**20
 _MIN_SOURCE_BYTES = 4 * 2**20
-# Below this rate (a gather from one old memory channel), loading bounds every run.
+# Rate below which loading is the bottleneck of every run: a gather from one old memory channel.
 _SLOW_GB_S = 1.0
-# Calibration uses wider rows on an idle machine, so a lower rate than this fraction is unexpected.
+# Minimum fraction of the calibrated rate. Calibration uses wider rows on an idle machine, so it is faster.
 _MIN_CALIBRATED_FRACTION = 0.4
 
 
 def check_bandwidth(
     children: IsolatedWorker, limit_s: float, threads: int, available_bytes: int | None
 ) -> list[DoctorFinding]:
-    """Measure copy and gather bandwidth, in at most an eighth of `available_bytes`.
+    """Measure copy and gather bandwidth in at most an eighth of `available_bytes`.
 
     No other check may run at the same time.
     """
@@ -366,7 +366,7 @@ def check_bandwidth(
 
 
 def evaluate_bandwidth(answer: Answer, threads: int) -> list[DoctorFinding]:
-    """Return the findings on the measured bandwidth."""
+    """Return the findings about the measured bandwidth."""
     copy, gather, calibrated = (
         answer.first_value(key) for key in ("copy_gb_s", "gather_gb_s", "calibrated_gb_s")
     )

@@ -1,6 +1,4 @@
-"""Checks of installed software: Python, packages, plug-ins, kernel cache, calibration, and all declared
-backends.
-"""
+"""Checks of installed software: Python, packages, plug-ins, kernel cache, calibration and backends."""
 
 from __future__ import annotations
 
@@ -29,13 +27,13 @@ from hyrt.runtime.entry_points import EntryPointGroup, provider
 from hyrt.runtime.isolated_worker import Answer, IsolatedWorker
 
 _MIN_PYTHON = (3, 11)
-# Import names that differ from the package name.
+# Import names of packages, if they differ from the package name.
 _MODULES = {"pyyaml": "yaml"}
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A package that hyrt requires, with its minimum version ("" for any version)."""
+    """Package that hyrt requires, with its minimum version ("" for any version)."""
 
     package: str
     minimum: str
@@ -91,7 +89,7 @@ def check_packages(children: IsolatedWorker, limit_s: float) -> list[DoctorFindi
 
 
 def evaluate_packages(required: Sequence[Requirement], answers: dict[str, Answer]) -> list[DoctorFinding]:
-    """Return the findings on the imports; all intact packages share one finding."""
+    """Return the findings about the imports. All intact packages share one finding."""
     versions: dict[str, str | None] = {"hyrt": __version__}
     problems = []
     for requirement in required:
@@ -132,7 +130,7 @@ def _package_findings(requirement: Requirement, version: str | None, answer: Ans
 
 
 def _installed_version(package: str) -> str | None:
-    """Return the installed version; None if there is none, as after a damaged installation."""
+    """Return the installed version, or None if it is missing, as after a damaged installation."""
     try:
         version: str | None = metadata.version(package)
     except (metadata.PackageNotFoundError, KeyError):
@@ -141,7 +139,7 @@ def _installed_version(package: str) -> str | None:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version, without trailing zeros."""
+    """Return the leading numbers of a version without trailing zeros."""
     match = re.match(r"\d+(?:\.\d+)*", version.strip().removeprefix("v"))
     numbers = [int(part) for part in match[0].split(".")] if match else []
     while numbers and not numbers[-1]:
@@ -165,7 +163,7 @@ DEFAULT_KINDS = {"sampler": "neighbor", "model": "graphsage", "objective": AUTO_
 def check_plug_ins(kinds: Mapping[str, str]) -> list[DoctorFinding]:
     """Report kinds that two distributions declare, because a run of such a kind fails.
 
-    `kinds` names the `sampler`, `model` and `objective` of the run. Devices are checked with their backends.
+    `kinds` has the `sampler`, `model` and `objective` of the run. Devices are checked with their backends.
     """
     findings = []
     for noun, group in _GROUPS.items():
@@ -179,7 +177,7 @@ def check_plug_ins(kinds: Mapping[str, str]) -> list[DoctorFinding]:
     return findings
 
 
-# Prefix of the folder that `hyrt.runtime.process_setup` makes if no other folder is writable.
+# Prefix of the folder that `hyrt.runtime.process_setup` creates if no other folder is writable.
 _TEMPORARY = "hyrt-kernels-"
 _WRITABLE_REMEDY = "set NUMBA_CACHE_DIR to a writable folder that persists"
 _FIRST_REMEDY = "first follow the lines on the packages above"
@@ -187,9 +185,9 @@ _MAX_SHOWN = 3
 
 
 def check_kernel_cache(children: IsolatedWorker, limit_s: float) -> list[DoctorFinding]:
-    """Read every cached kernel in the worker process, and write to its folder.
+    """Read every cached kernel in the worker process, and test whether its folder is writable.
 
-    If the first pass fails, a second pass checks only the files' structure. `limit_s` applies to each pass.
+    If this fails, a second pass checks only the structure of the files. `limit_s` applies to each pass.
     """
     answers = children.query("hyrt.doctor.software_probes:probe_kernel_cache", ["used"], limit_s=limit_s)
     if answers["used"].problem:
@@ -200,9 +198,9 @@ def check_kernel_cache(children: IsolatedWorker, limit_s: float) -> list[DoctorF
 
 
 def evaluate_kernel_cache(answers: dict[str, Answer], configured: str | None) -> list[DoctorFinding]:
-    """Return the findings on the answers of `used`, and of `structure` if `used` has a problem.
+    """Return the findings for the answer `used`, and for the answer `structure` if `used` has a problem.
 
-    `configured`: value of NUMBA_CACHE_DIR.
+    `configured` is the value of NUMBA_CACHE_DIR, or None.
     """
     used, structure = answers["used"], answers.get("structure", Answer())
     folders = {entry["folder"]: entry["problem"] for entry in used.messages if "folder" in entry}
@@ -222,7 +220,7 @@ def evaluate_kernel_cache(answers: dict[str, Answer], configured: str | None) ->
         found = f"{len(names)} damaged: {', '.join(names[:_MAX_SHOWN])}{rest} ({damaged[names[0]]})"
         if not used.problem:
             return warning("kernel cache", found, "nothing to do: the next run compiles them again", figures)
-        # A kernel without its index is recompiled, so the whole folder may be deleted.
+        # Without its index, a kernel is compiled again, so the whole folder may be deleted.
         return broken(
             "kernel cache", found, _removal_command({str(Path(name).parent) for name in names}), figures
         )
@@ -270,13 +268,13 @@ _CALIBRATE_HINT = "run `hyrt calibrate` so that runs can start from a prediction
 
 
 def check_calibration(children: IsolatedWorker, limit_s: float) -> list[DoctorFinding]:
-    """Check which measurements are stored, and whether new ones can be stored."""
+    """Check which measurements are stored, and whether new measurements can be stored."""
     answers = children.query("hyrt.doctor.software_probes:probe_calibration", ["rates"], limit_s=limit_s)
     return evaluate_calibration(answers["rates"], user_cache_dir() / "hyrt")
 
 
 def evaluate_calibration(answer: Answer, folder: Path) -> list[DoctorFinding]:
-    """Return a finding on the measurements in a folder."""
+    """Return the findings about the measurements in a folder."""
     devices, reason = answer.first_value("devices") or [], answer.first_value("why") or ""
     calibrated = bool(answer.first_value("calibrated"))
     figures = {"folder": str(folder), "calibrated": calibrated, "devices": devices}
@@ -303,18 +301,18 @@ class ProbedBackends:
     answers: Mapping[str, Answer]
     """Answers of the probed backends, by kind."""
     problem: str = ""
-    """Why the entry points cannot be read, with `declared` empty; "" without a problem."""
+    """Reason why the entry points cannot be read, so that `declared` is empty; "" without a problem."""
 
     @property
     def devices(self) -> list[Mapping[str, Any]]:
-        """Return all detected devices, in the form that `probe_backend` reports."""
+        """All detected devices, as `probe_backend` reports them."""
         return [
             info for answer in self.answers.values() for found in answer.values("found") for info in found
         ]
 
     @property
     def devices_with_memory(self) -> list[str]:
-        """Return the names of real devices that mini-batches are copied to."""
+        """Names of real devices to which mini-batches are copied."""
         return [
             info["name"]
             for info in self.devices
@@ -323,7 +321,7 @@ class ProbedBackends:
 
 
 def probe_backends(children: IsolatedWorker, limit_s: float, threads: int) -> ProbedBackends:
-    """Let every backend detect its devices and train a step on each device."""
+    """Let every backend detect its devices and train a step on each of them."""
     try:
         entries = BACKENDS.entries_by_name()
     except Exception as error:  # The metadata of any installed distribution may be damaged.
@@ -338,10 +336,10 @@ def probe_backends(children: IsolatedWorker, limit_s: float, threads: int) -> Pr
 def evaluate_backends(
     probed: ProbedBackends, requested: Sequence[str], causes: Sequence[DoctorFinding] = ()
 ) -> list[DoctorFinding]:
-    """Return the findings on all backends and devices.
+    """Return the findings about all backends and devices.
 
-    Failures of requested devices (`kind`, `kind:index` or `auto`) are broken, others are warnings. A failure
-    that is due to one of `causes` (findings on packages and kernels) refers to it.
+    A failure of a requested device (`kind`, `kind:index` or `auto`) is broken, any other failure a warning.
+    If a failure is due to one of `causes` (findings about packages and kernels), it refers to this finding.
     """
     if probed.problem:
         found = f"the entry points of the installed distributions cannot be read: {probed.problem}"
@@ -376,7 +374,7 @@ def _backend_findings(kind: str, backends: ProbedBackends, requested: Sequence[s
     figures = {"provider": package, "devices": answer.first_value("found") or []}
     missing = answer.first_value("missing")
     if missing is not None:
-        # A missing device that the settings name is a separate finding.
+        # If the settings name a missing device, this is a separate finding.
         return note(check, one_line(str(missing)), figures)
     findings = [
         each
@@ -399,7 +397,7 @@ def _refer_to_cause(finding: DoctorFinding, causes: Sequence[DoctorFinding]) -> 
 
 
 def _device_findings(info: Mapping[str, Any], answer: Answer, named: bool, auto: bool) -> list[DoctorFinding]:
-    """Return the findings on one device; empty if it is untested because it shares cores with another."""
+    """Return the findings about a device; empty if it was not tested because it shares cores."""
     name = info["name"]
     events = [event for event in answer.messages if event.get("device") == name]
     if not events:
@@ -425,7 +423,7 @@ def _device_findings(info: Mapping[str, Any], answer: Answer, named: bool, auto:
 
 
 def _missing_device_findings(name: str, backends: ProbedBackends) -> list[DoctorFinding]:
-    """Check a device that the settings name but that was not found."""
+    """Check a device in the settings that was not found."""
     kind, _, index_text = name.partition(":")
     if name == AUTO or (kind in backends.declared and kind not in backends.answers):
         return []
@@ -437,7 +435,7 @@ def _missing_device_findings(name: str, backends: ProbedBackends) -> list[Doctor
     answer = backends.answers[kind]
     infos = answer.first_value("found")
     if infos is None and answer.problem:
-        return []  # Covered by the backend's finding.
+        return []  # The finding about the backend covers this.
     indices = {info["index"] for info in infos or ()}
     index = parse_int(index_text or "0")
     if index is None:

@@ -1,4 +1,4 @@
-"""Probes that import nothing heavy: packages, numba's kernel cache, calibrations, and a run's settings.
+"""Probes without heavy imports: packages, numba's kernel cache, calibrations, and a run's settings.
 
 They run in an isolated worker process.
 """
@@ -29,9 +29,9 @@ def probe_run_settings(
     found: Sequence[Mapping[str, Any]],
     **arguments: Any,
 ) -> None:
-    """Report `kinds`, `config`, `data`, `sizes` and `needs`, or why some of these are `unknown` or `wrong`.
+    """Report `kinds`, `config`, `data`, `sizes` and `needs`, or why some of them are `unknown` or `wrong`.
 
-    `words` and `options` are those of `DoctorRequest`; `found` lists the devices of the machine.
+    `words` and `options` are as in `DoctorRequest`; `found` lists the devices of the machine.
     """
     from hyrt.config.command_line import new_config, option_overrides, split_arguments
 
@@ -80,7 +80,7 @@ def probe_run_settings(
         from hyrt.predict.dataset_sizes import SamplerSizesUnknownError
         from hyrt.predict.memory_needs import estimate_needs
     except Exception as error:
-        # Without torch the model cannot be built; the problem with torch itself is a separate finding.
+        # The model cannot be built without torch. The problem with torch itself is a separate finding.
         report(unknown=describe_error(error))
         return
     try:
@@ -92,7 +92,7 @@ def probe_run_settings(
 
 
 def probe_package(item: str, report: Callable[..., None], **arguments: Any) -> None:
-    """Report the package's location, then its version and import time."""
+    """Report the location of a package, then its version and import time."""
     spec = find_spec(item)
     if spec is not None:
         report(origin=spec.origin or ", ".join(spec.submodule_search_locations or ()))
@@ -103,17 +103,17 @@ def probe_package(item: str, report: Callable[..., None], **arguments: Any) -> N
 
 
 _PACKAGES = ("hyrt", "hyrt_devices", "hyrt_perfmodel")
-# Marks source files with cached kernels.
+# Text that marks source files with cached kernels.
 _CACHED_MARK = "cache=True"
 
 
 def probe_kernel_cache(item: str, report: Callable[..., None], **arguments: Any) -> None:
-    """Report each `folder` (with any write `problem`), `files`, `bytes`, and `damaged` files with reasons.
+    """Report each `folder` (with a `problem` if it is not writable), `files`, `bytes`, and `damaged` files.
 
     Item `used` reads the cache through numba, which may crash on a damaged file. Item `structure` then finds
-    truncated files (stale ones included) without importing kernels, and reports their folders as `places`.
+    truncated files (stale ones included) without importing kernels; `places` has their folders.
     """
-    # Cache indexes contain numba types: if numba itself fails to import, the files are not at fault.
+    # Cache indexes contain numba types. If numba itself cannot be imported, the files are not at fault.
     import_module("numba.core.caching")
     if item == "structure":
         damaged = {str(file): problem for file in _kernel_files() if (problem := _structure_problem(file))}
@@ -143,10 +143,10 @@ def _cached_functions() -> Iterator[Any]:
 
 
 def _check_function(cache: Any, folder: Path, damaged: dict[str, str]) -> set[Path]:
-    """Read a function's index and kernels, without the fallback that recompiles damaged kernels."""
+    """Read the index and kernels of a function without numba's fallback, which compiles them again."""
     cache_file: Any = getattr(cache, "_cache_file", None)
     load, name = getattr(cache_file, "_load_index", None), getattr(cache_file, "_index_name", None)
-    if load is None or name is None:  # Another numba version may store kernels differently.
+    if load is None or name is None:  # Another version of numba may store kernels differently.
         return set()
     index = folder / name
     if not index.is_file():
@@ -158,7 +158,7 @@ def _check_function(cache: Any, folder: Path, damaged: dict[str, str]) -> set[Pa
     for kernel in kernels:
         try:
             cache_file._load_data(kernel.name)
-        except Exception as error:  # Damaged pickles may raise anything.
+        except Exception as error:  # Damaged pickles may raise any exception.
             damaged[str(kernel)] = describe_error(error)
     return {index, *kernels}
 
@@ -173,10 +173,10 @@ def _kernel_files() -> list[Path]:
 
 
 def _structure_problem(file: Path) -> str:
-    """Check a file's pickle structure without loading it, which imports kernels; return the problem or ""."""
+    """Return a problem of a file's pickle structure, or ""; loading the file would import kernels."""
     try:
         with file.open("rb") as stream:
-            # An index consists of two pickles: the numba version and the index itself.
+            # An index consists of two pickles: the version of numba and the index itself.
             for _ in range(1 + (file.suffix == ".nbi")):
                 deque(pickletools.genops(stream), maxlen=0)
     except Exception as error:
@@ -185,7 +185,7 @@ def _structure_problem(file: Path) -> str:
 
 
 def probe_calibration(item: str, report: Callable[..., None], **arguments: Any) -> None:
-    """Report `calibrated`, `why` a calibration cannot be used, and the measured `devices`."""
+    """Report `calibrated`, `why` a calibration cannot be used, and the `devices` that were measured."""
     from hyrt.predict.calibrate.store import read_measured, usable_calibration
 
     calibration, reason = usable_calibration()

@@ -1,4 +1,4 @@
-"""Construction of a run's components from settings, and the options of a run of several processes."""
+"""Construction of a run's components from settings, and the options of a process in a distributed run."""
 
 from __future__ import annotations
 
@@ -42,35 +42,35 @@ def identity_event(event: Event) -> Event:
 
 
 def no_failover() -> None:
-    """Return None: this process does not replace a lost rank."""
+    """Return None, because this process does not replace a lost rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistributedRunConfig:
-    """Part that one process has in a run; the defaults are for a process that trains alone.
+    """Role of one process in a run. The defaults are for a process that trains alone.
 
-    If a process stores only a part of the feature rows, its graph still provides all rows, as
+    Even if a process stores only a part of the feature rows, its graph provides all rows through
     `hyrt.graph.row_source.PrefetchedRowSource`.
     """
 
     part: RankSlice = ALL
     """Part of every step that this process computes."""
     reduction: Reduction = no_reduction
-    """Sum over the trainers of all processes."""
+    """Reduction of a step's sums over the trainers of all processes."""
     on_gradient: Callable[[int, torch.Tensor], None] | None = None
-    """Callback for gradients during the backward pass, if one trainer computes all of this process's part."""
+    """Callback for each gradient during the backward pass, if this process has a single trainer."""
     pass_on: StateHandoff = no_handoff
-    """Transfer of sums to another process together with their model, between two time steps."""
+    """Exchange of sums with another process between two time steps, when models migrate."""
     scores: DistributedScorer | None = None
-    """Scorer of vertices jointly with the other processes; None if each process scores all vertices."""
+    """Scorer that works together with the other processes; None if each process scores all vertices."""
     in_chunks: bool = False
     """Whether every device that supports chunk columns trains full graphs in chunks."""
     traces: RankTraceGatherer | None = None
-    """Gatherer of the traces of all processes for one file; None if each process writes its own file."""
+    """Gatherer of the traces of all processes into one file; None if each process writes its own file."""
     inherited: Callable[[], Path | None] = no_failover
-    """Function that returns the run folder if this process must write the records for a lost process."""
+    """Function that returns the run folder if this process must write the records of a lost process."""
     seen: Callable[[Event], Event] = identity_event
-    """Conversion of this process's events to those that are shown and recorded; hooks get the originals."""
+    """Function that converts this process's events for display and records; hooks get the original events."""
 
     __repr__ = short_repr
 
@@ -82,8 +82,9 @@ ALONE = DistributedRunConfig()
 T = TypeVar("T")
 
 Predict = Callable[[Config, Graph, Sampler, Callable[[str], None]], RunPrediction | None]
-"""Function that predicts a run from settings, graph and sampler, or returns None and passes the reason to its
-last argument."""
+"""Function that predicts a run from settings, graph and sampler, or returns None after it has passed the
+reason to its last argument.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,36 +95,36 @@ class RunComponents:
     graph: Graph
     """Graph after opening and normalization."""
     schema: RunSchema
-    """Schema that the run fits to the graph in addition to the weights, for its checkpoints."""
+    """Schema that the run fits to the graph, and stores in its checkpoints with the weights."""
     learner: TrainingState
-    """Model with its optimizer."""
+    """Training state: the model with its optimizer."""
     is_user_model: bool
-    """Whether the caller passed the model instead of configuring it."""
+    """Whether the caller has passed the model instead of configuring it."""
     objective: Objective
     sampler: Sampler
     evaluator: Evaluator
     found: Sequence[Found]
-    """Training devices, not yet open."""
+    """Training devices, which are not open yet."""
     threads: Threads
     split: Sequence[int]
-    """Initial number of units of a step per trainer; `threads` has the initial CPU threads per stage."""
+    """Initial number of units per step and trainer; `threads` has the initial CPU threads per stage."""
     expected: RunPrediction | None
-    """Prediction of the run; None if there is none."""
+    """Prediction of the run; None without a prediction."""
     policy: Policy | None
-    """Policy that moves targets and threads between steps; None uses the configured policy."""
+    """Policy that moves targets and threads between steps; None selects the configured policy."""
     shared: DistributedRunConfig
-    """Part of the run that this process has."""
+    """Role of this process in the run."""
     caches: DeviceCaches | None
-    """Feature caches of the devices, if `data.cache` enables them."""
+    """Feature caches of the devices; None unless `data.cache` enables them."""
     hooks: Sequence[Hook]
     emit: Emit
     """Function that reports events to the hooks and the caller."""
     checkpoints: Path | None
-    """Checkpoint folder; None writes no checkpoints."""
+    """Checkpoint folder; None if no checkpoints are written."""
     should_stop: Callable[[], bool]
-    """Callback after every step; True writes a checkpoint and ends the run."""
+    """Function that is called after every step. If it returns True, the run writes a checkpoint and ends."""
     on_stall: Callable[[str], None]
-    """Callback for the stacks of all threads if the run stalls."""
+    """Callback with the stacks of all threads if the run stalls."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -135,7 +136,7 @@ class RunComponents:
 
     @property
     def num_steps(self) -> int:
-        """Return the number of steps of the whole run."""
+        """Number of steps in the whole run."""
         return self.epochs * self.steps_per_epoch
 
     def warm_up(self, step: int) -> float:
@@ -152,7 +153,7 @@ class RunComponents:
         self.emit(Notice(kind="warning", text=text))
 
     def call(self, stage: str, step: int, work: Callable[[], T]) -> T:
-        """Do work that does not belong to a trainer, inside the hooks."""
+        """Run work that does not belong to a trainer inside the hooks."""
         return call_with_hooks(self.hooks, stage, Site(HOST, step), work)
 
 
@@ -173,9 +174,9 @@ def build_run(
 ) -> RunComponents:
     """Create the components of a run over a graph.
 
-    `model` is a torch module over blocks, the configured one by default. `predict` is only called if
-    `balance.predict` is set and the model is the configured one. `prepared` has model and sampler if they
-    were already needed before the run; `model` is then its module. The settings may add a trace to `hooks`.
+    `model` is a torch module over blocks, by default the configured model. `predict` is called only if
+    `balance.predict` is set and the model is the configured one. `prepared` has the model and the sampler if
+    they were needed before the run; `model` is then its module. The settings may add a trace to `hooks`.
     Raises ConfigError, DataError or DeviceUnavailableError if the settings cannot be applied.
     """
     folder = None if checkpoints is None else checkpoints.parent
@@ -202,7 +203,7 @@ def build_run(
     objective = prepared.objective
     evaluator = Evaluator(config, graph, folder, objective, shared.scores)
     if graph.links is not None:
-        # Labels are not used, and the performance model does not support this kind of step.
+        # Do not predict: labels are not used, and the performance model does not support this kind of step.
         predict = None
         check_held_out(graph.name, graph.topology, graph.links)
         for line in graph.links.notes:
@@ -233,7 +234,7 @@ def build_run(
     hooks = hooks if caches is None else [*hooks, caches]
     learner.check_schedule(config.train.num_epochs(sampler.steps_per_epoch()))
     found = find_trainers(config, in_chunks=shared.in_chunks)
-    # Only other devices load drivers, which may crash; the CPU trainer only uses torch and hyrt.
+    # The CPU trainer uses only torch and hyrt. Other devices load drivers, which may crash.
     watched = [number for number, (_, info) in enumerate(found) if info.kind != "cpu"]
     if watched:
         hooks = [*hooks, CrashContext(watched)]
@@ -269,7 +270,7 @@ def build_run(
 
 
 def _notify_about_labels(graph: Graph, prepared: PreparedRun, notify: Emit) -> None:
-    """Warn of labels that are probably a mistake, and of classes without training targets."""
+    """Warn about labels that are probably a mistake, and about classes without training targets."""
     if odd := label_warning(graph.labels):
         warn_user(f"{graph.name}: {odd}", DataWarning)
     elif untrained := missing_classes_text(graph, prepared.targets):

@@ -1,11 +1,11 @@
-"""Checkpoint files: one .safetensors file each, written atomically and verified when read.
+"""Checkpoint files (.safetensors), which are written atomically and verified when read.
 
 A checkpoint of step 412 is `step-00000412.<sha256>.safetensors`, where <sha256> is the first 32 hex digits of
-the SHA-256 of the file's bytes: one rename publishes contents and checksum together.
+the SHA-256 of the file's bytes. A single rename thus publishes contents and checksum together.
 
-Any safetensors reader can read the file. Tensors are entries named by their path in the state; everything
-else is one JSON text in the metadata entry `hyrt`. Nothing is pickled, so reading a checkpoint executes no
-code.
+Any safetensors reader can read the file. Tensors are entries that are named by their path in the state;
+everything else is one JSON text in the metadata entry `hyrt`. Nothing is pickled, so reading a checkpoint
+executes no code.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def save_checkpoint(
     keep: int,
     write: Callable[[Path, bytes], None] = write_atomically,
 ) -> Path:
-    """Write a checkpoint and delete old ones, except the newest `keep` (at least 1); return its path.
+    """Write a checkpoint and return its path; delete all but the newest `keep` (at least 1) checkpoints.
 
-    Files of later steps, which exist if a run resumed from before a damaged checkpoint, are neither counted
-    nor deleted. The state consists of nested lists, tuples and dicts (keys str or int) of tensors, numbers,
-    strings, bools and None. Loading restores an equal state: types, dtypes, shapes, infinities, the order of
-    keys.
+    Files of later steps, which exist if a run has resumed from a checkpoint before a damaged one, are neither
+    counted nor deleted. The state consists of nested lists, tuples and dicts (keys str or int) of tensors,
+    numbers, strings, bools and None. Loading restores an equal state: types, dtypes, shapes, infinities and
+    the order of keys.
 
-    Raises CheckpointWriteError if the file could not be written; earlier checkpoints are then untouched and
-    no temporary file is left. Raises TypeError with the path of an entry of any other type.
+    Raises CheckpointWriteError if the file cannot be written; earlier checkpoints are then unchanged, and no
+    temporary file is left. Raises TypeError for any other type, with the path of the entry.
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, got {keep}")
@@ -90,8 +90,8 @@ def save_checkpoint(
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read one checkpoint and verify its checksum.
 
-    Raises CheckpointError if the file is missing, unreadable, damaged or not a checkpoint; the message says
-    which.
+    Raises CheckpointError, which states the problem, if the file is missing, unreadable, damaged or not a
+    checkpoint.
     """
     if _NAME.fullmatch(path.name) is None:
         raise CheckpointError(
@@ -126,12 +126,12 @@ def checkpoint_of(path: Path, data: bytes) -> Checkpoint:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Return whether a file has the name of a checkpoint, valid or not."""
+    """Return whether the folder has a file with the name of a checkpoint, valid or not."""
     return bool(_newest_first(folder))
 
 
 def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
-    """Read the newest valid checkpoint; `warn` is called for every damaged one that is skipped.
+    """Read the newest valid checkpoint, and call `warn` for every damaged checkpoint that is skipped.
 
     Raises CheckpointError if there is no valid checkpoint.
     """
@@ -172,7 +172,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Delete temporary files of killed processes. Only one process at a time writes to a folder."""
+    """Delete temporary files of killed processes. Only one process writes to a folder at a time."""
     for path in folder.iterdir():
         if _TEMPORARY_NAME.fullmatch(path.name):
             path.unlink(missing_ok=True)
@@ -180,7 +180,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 def _remove_superfluous(folder: Path, new_step: int, new: Path, keep: int) -> None:
     earlier = [(step, path) for step, path in _newest_first(folder) if step <= new_step and path != new]
-    # Older files of the new step are replaced by the new file, so delete them without counting them.
+    # The new file replaces older files of the new step, so delete these without counting them.
     retained_steps = sorted({step for step, _ in earlier if step < new_step}, reverse=True)[: keep - 1]
     for step, path in earlier:
         if step in retained_steps:
@@ -199,7 +199,7 @@ def _to_bytes(step: int, state: Mapping[str, Any]) -> bytes:
     document = {"format": _FORMAT, "step": step, "state": _encode(state, "state", tensors)}
     text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     data = safetensors.save(tensors, {"hyrt": text})
-    # safetensors leaves a reference cycle per tensor. Collecting young objects is cheap; old generations are
+    # safetensors leaves a reference cycle per tensor. Collecting young objects is cheap. Old generations are
     # collected so rarely in a large process that memory would grow with each checkpoint.
     gc.collect(1)
     return data
@@ -224,7 +224,7 @@ def _from_bytes(path: Path, data: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def _encode(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Encode types that JSON lacks as one-key objects: tensor, tuple, dict (any keys), float (inf, nan)."""
+    """Encode types that JSON lacks as objects with one key: tensor, tuple, dict, float (inf, nan)."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -248,11 +248,11 @@ def _encode(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
 def _add_tensor(value: torch.Tensor, where: str, tensors: dict[str, torch.Tensor]) -> str:
     if value.dtype not in _DTYPES or value.layout != torch.strided:
         raise TypeError(f"{where}: a checkpoint cannot store a {value.layout} tensor of {value.dtype}")
-    # Keys 0 and "0" give the same path, and lone surrogates cannot be encoded: make names unique and ASCII.
+    # Make names unique and ASCII: keys 0 and "0" give the same path, and lone surrogates cannot be encoded.
     name = plain = where.removeprefix("state.").encode("utf-8", "backslashreplace").decode()
     while name in tensors or name == "__metadata__":
         name = f"{plain}#{len(tensors)}"
-    # Clone because safetensors rejects tensors that share storage.
+    # Clone, because safetensors rejects tensors that share storage.
     tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
     return name
 

@@ -1,4 +1,4 @@
-"""Group of devices that train a full graph together, each computing some columns of its chunks."""
+"""Group of devices that train a full graph together: each device computes some columns of its chunks."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from hyrt.sampling.minibatch import MiniBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceGroupInfo(DeviceInfo):
-    """Description of several devices under one name, such as `cpu:0+opencl:0`."""
+    """Description of a group of devices under one name, such as `cpu:0+opencl:0`."""
 
     members: tuple[tuple[type[Device], DeviceInfo], ...]
-    """Backend and description of each device."""
+    """Backend class and description of each device."""
     shares: tuple[float, ...]
     """Relative share of the graph for each device, in any unit."""
     continue_on_loss: bool
-    """Whether the other devices take over from a failed device."""
+    """Whether the other devices take over the work of a failed device."""
 
     @property
     def name(self) -> str:
@@ -70,11 +70,11 @@ class _Member:
 
 
 class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, CheckpointsSteps, CompositeDevice):
-    """Trainer that runs full graphs on several devices as one device (NeuGraph, section 3.3).
+    """Composite device that trains a full graph on several devices (NeuGraph, section 3.3).
 
-    Columns of chunks are assigned by the devices' shares. All matrices are stored on the host, so that each
-    pass can read the previous pass's results from all devices. Gradient sums are added in the order of the
-    devices. If the devices only compute edges, `threads` host threads compute the vertices.
+    The columns of chunks are assigned in proportion to the devices' shares. All matrices are stored on the
+    host, so that each pass can read the previous results of all devices. Gradient sums are added in the order
+    of the devices. If the devices compute only edges, `threads` host threads compute the vertices.
     """
 
     info: DeviceInfo
@@ -92,7 +92,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, CheckpointsS
         self._keeper: StepCheckpointer | None = None
         self._model: torch.nn.Module | None = None
         self._runs: ChunkedTrainer | None = None
-        # Set if the host computes vertices and the devices compute edges.
+        # Not None if the host computes the vertices, and the devices only the edges.
         self._loops: HostSaga | None = None
         self._staged: set[int] = set()
         self._is_shared = False
@@ -103,12 +103,12 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, CheckpointsS
 
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
-        """Return an empty list, because groups are created by a run, not discovered."""
+        """Return an empty list, because groups are created by a run, not detected."""
         return []
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> ChunkDeviceGroup:
-        """Open all devices; devices that compute on host cores share the threads."""
+        """Open all devices. Devices that compute on host cores share the threads."""
         if not isinstance(info, DeviceGroupInfo):
             raise DeviceUnavailableError(f"{info.name} is not a device group: open it with its own backend")
         on_host = sum(member.host_cores > 0 for _, member in info.members)
@@ -148,7 +148,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, CheckpointsS
         return None if self._runs is None else self._runs.num
 
     def take_notices(self) -> list[str]:
-        """Return and clear the messages about the group's devices since the last call."""
+        """Return and clear the messages about the group's devices."""
         notices, self._notices = self._notices, []
         return notices
 
@@ -161,7 +161,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, CheckpointsS
                 self._begin_loops()
                 self.update(parameters)
                 return
-            described(model, self.info.name)  # Reject the model before any device loads it.
+            described(model, self.info.name)  # Reject an unsupported model before any device loads it.
             for member in self._members:
                 device = member.device
                 if isinstance(device, RunsChunks):
@@ -172,7 +172,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, CheckpointsS
             self._begin_runs()
 
     def transfer(self, batch: MiniBatch) -> MiniBatch:
-        """Return the batch unchanged: chunks are transferred while the step is computed."""
+        """Return the batch unchanged, because chunks are transferred while the step is computed."""
         self._health.check()
         self._staged.add(id(batch))
         return batch
@@ -197,7 +197,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, CheckpointsS
         runs = self._health.loaded(self._runs)
         objective = None if self._objective.is_plain_classification else self._objective
         loss_sum, counts = runs.run(batch, objective)
-        chunks = runs.step_stats()  # Read before the members report their queue operations.
+        chunks = runs.step_stats()  # Read the statistics before the members report their queue operations.
         each = []
         for index, member in enumerate(self._members):
             try:
@@ -213,9 +213,9 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, CheckpointsS
         )
 
     def _mark_lost(self, index: int, error: BaseException) -> None:
-        """Continue without a device, if allowed and if others are left, by computing the step again.
+        """Continue without a lost device and repeat the step, if allowed and if devices are left.
 
-        A step cannot be computed again if other processes have computed a part of it.
+        This is impossible if other processes have computed a part of the step.
         """
         member = self._members[index]
         if self._is_shared or not self._continues or len(self._members) == 1:
@@ -238,14 +238,14 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, CheckpointsS
             self.update(parameters)
             return
         for each in (member, *self._members):
-            # Closing the lost device releases its resources.
+            # Close the lost device, which releases its resources.
             with suppress(Exception):
                 if each.memory is not None:
                     each.memory.release()
         self._begin_runs()
 
     def _begin_loops(self) -> None:
-        """Run edge loops on the devices, for a model whose vertices are computed on the host."""
+        """Run edge loops on the devices for a model whose vertices are computed on the host."""
         model = self._health.loaded(self._model)
         for member in self._members:
             if not isinstance(member.device, SharesLoops):
@@ -263,7 +263,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, CheckpointsS
     def _release_loops(self) -> None:
         loops, self._loops = self._loops, None
         if loops is not None:
-            with suppress(Exception):  # Closing a lost device releases its resources.
+            with suppress(Exception):  # Close the lost device, which releases its resources.
                 loops.close()
 
     def _begin_runs(self) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of step windows, and evaluation and checkpoints at the end of an epoch."""
+"""Metrics of windows of steps, and the evaluation and checkpoint at the end of an epoch."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from hyrt.training.run_state import Best, RunState
 
 
 class MetricsWindow:
-    """Accumulator of step metrics that emits a `StepMetrics` about ten times per epoch.
+    """Accumulator of step metrics that emits a `StepMetrics` event about ten times per epoch.
 
-    The grouping of steps depends only on the epoch's length, so that identical runs write identical lines.
-    `queues` returns the channel statistics, if there are channels, and is called once per group. `objective`
+    Windows depend only on the length of an epoch, so that identical runs write identical lines. `queues`
+    returns the channel statistics, or None without channels, and is called once per window. `objective`
     computes metrics from counts. `cache_hits` returns the hit rate of each trainer with a feature cache.
     """
 
@@ -69,7 +69,7 @@ class MetricsWindow:
             self.flush()
 
     def flush(self) -> None:
-        """Emit the steps added since the last group, if any."""
+        """Emit the metrics of the steps since the last event, if any."""
         if not self._added:
             return
         count = len(self._added)
@@ -115,13 +115,13 @@ class MetricsWindow:
         self._added.clear()
 
     def begin(self) -> None:
-        """Start, or resume after a pause: ignore all channel statistics before this call."""
+        """Start, or resume after a pause: ignore the channel statistics before this call."""
         self._queues_before = self._read_queues()
 
     def _since_last(
         self, now: QueueSnapshot | None, count: int
     ) -> tuple[dict[str, float], dict[str, float], Mapping[str, int]]:
-        """Return waiting times and channel contents per step since the last call, and channel depths."""
+        """Return blocked times per step, mean channel contents since the last call, and capacities."""
         before = self._queues_before
         if now is None or before is None:
             return {}, {}, {}
@@ -143,14 +143,15 @@ class EpochEnd:
 
     @property
     def is_out_of_patience(self) -> bool:
-        """Return whether `train.patience` evaluations in a row brought no improvement."""
+        """Whether `train.patience` evaluations in a row have brought no improvement."""
         patience = self._parts.config.train.patience
         return bool(patience and self._state.best.evaluations_since >= patience)
 
     def finish(self, check: Callable[[], None]) -> bool:
-        """Evaluate and checkpoint after an epoch, as configured; return False if a stop interrupts this work.
+        """Evaluate and checkpoint after an epoch, as configured; return False if a stop interrupts this.
 
-        A resumed run then repeats all of it. `check` is called from time to time and may raise an exception.
+        A resumed run then repeats all of this. `check` is called from time to time, and may raise an
+        exception.
         """
         config, state = self._parts.config, self._state
         state.checkpoint = None
@@ -188,7 +189,7 @@ class EpochEnd:
             ),
         )
         value = evaluator.ranking_value(metrics, epoch)
-        # The first evaluation always counts, even if its metric is not a number.
+        # The first evaluation is always the best so far, even if its metric is not a number.
         is_best = value > state.best.value or state.best.weights is None
         if evaluator.not_finite is not None and not self._has_warned:
             self._has_warned = True
@@ -211,7 +212,7 @@ class EpochEnd:
         )
 
     def _scores_on_device(self, vertices: Ids) -> NDArray[np.float32] | None:
-        """Return scores from a device that holds the full graph; None if the host computes the scores."""
+        """Return scores from a device that has the full graph; None if the host computes the scores."""
         trainers = self._run.stages.trainers
         if not self._parts.config.sampler.is_full_graph or len(trainers) != 1:
             return None
@@ -219,7 +220,7 @@ class EpochEnd:
         if trainer.lost is not None or not isinstance(device, ScoresVertices):
             return None
         with trainer.transfer_lock:
-            # The trainer only loads the step's weights when the next step is requested, so load them here.
+            # Load this step's weights here: the trainer loads them only when the next step is requested.
             device.update(self._parts.learner.parameters)
             scores = device.scores(vertices)
         if scores is not None:
@@ -227,7 +228,7 @@ class EpochEnd:
         return scores
 
     def _warn_of_unused_memory(self, device: str) -> None:
-        """Warn once if memory for evaluation is limited but a device evaluates in device memory."""
+        """Warn once if the memory for evaluation is limited, but a device evaluates in its own memory."""
         evaluate = self._parts.config.evaluate
         if self._has_warned or evaluate.memory_gib == type(evaluate).model_fields["memory_gib"].default:
             return
@@ -239,7 +240,7 @@ class EpochEnd:
         )
 
     def save_once(self) -> Path | None:
-        """Return this state's checkpoint, writing it if necessary; None without a checkpoint folder."""
+        """Return the checkpoint of this state, written if needed; None without a checkpoint folder."""
         if self._state.checkpoint is None:
             self.save()
         return self._state.checkpoint
@@ -255,7 +256,7 @@ class EpochEnd:
             "config": to_yaml(parts.config),
             "graph": parts.graph.checksum,
             "schema": parts.schema.to_dict(),
-            # With several processes, each process has only a part of the rows.
+            # If there are several processes, each process has only a part of the rows.
             "row_sums": None if parts.shared.part.num_processes > 1 else parts.graph.row_sums.tolist(),
         }
 

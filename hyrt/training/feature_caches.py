@@ -26,7 +26,7 @@ from hyrt.telemetry.events import Notice
 from hyrt.telemetry.hooks import Hook
 from hyrt.training.setup import PreparedRun
 
-# Approximate size of the pieces in which rows are copied to a device.
+# Approximate size of the pieces in which rows are copied to a device, in bytes.
 _PIECE_BYTES = 16 << 20
 
 
@@ -49,7 +49,7 @@ class DeviceCache:
 
 
 class DeviceCaches(Hook):
-    """Feature caches of a run's devices, with their hit rates.
+    """Feature caches of the devices in a run, with their hit rates.
 
     `data.cache` is the cache size per device.
     """
@@ -60,11 +60,11 @@ class DeviceCaches(Hook):
         self._caches: dict[str, DeviceCache] = {}
 
     def fill(self, trainers: Sequence[Trainer], split: Sequence[int], workers: Workers) -> None:
-        """Fill each device's feature cache with the rows of highest expected use, and set its input plan.
+        """Fill each device's feature cache with the rows that are read most often, and set its input plan.
 
         `split` has the units of a step per trainer. Raises ConfigError if no device supports feature caches
-        and the size is not `auto`, or if not even one row fits into the size, and DeviceOutOfMemoryError with
-        the remedy if the rows do not fit.
+        and the size is not `auto`, or if the size is less than one row, and DeviceOutOfMemoryError with the
+        remedy if the rows do not fit in device memory.
         """
         chosen = [number for number, trainer in enumerate(trainers) if self._keeps(trainer)]
         if not chosen:
@@ -82,7 +82,7 @@ class DeviceCaches(Hook):
             self._fill(trainers[number], ranking, ranks, workers)
 
     def ranking(self, part: float, workers: Workers) -> HotnessRanking:
-        """Rank rows by the number of steps in which a trainer with this part of each step reads them."""
+        """Rank rows by the expected number of steps in which a trainer with this part reads them."""
         config, prepared = self._config, self._prepared
         return rank_by_hotness(
             config.sampler,
@@ -172,7 +172,7 @@ class DeviceCaches(Hook):
         }
 
     def on_start(self, devices: Sequence[Any], steps: range) -> Notice | None:
-        """Report the contents of the feature caches."""
+        """Return a notice about the contents of the feature caches."""
         texts = [
             f"{name} caches {cache.places.count:,} rows "
             f"({format_bytes(cache.places.count * cache.row_bytes)}), with an expected hit rate of "

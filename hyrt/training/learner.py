@@ -19,11 +19,11 @@ from hyrt.nn.hetero.inputs import SPARSE_UPDATE_RULES, EmbeddingOptimizer, NodeE
 
 Made = TypeVar("Made")
 
-# Optimizer options that select an implementation without changing the algorithm.
+# Optimizer options that select an implementation, and do not change the algorithm.
 _HOW = {"foreach", "fused", "capturable", "differentiable"}
 
 
-# Maximum number of epochs for which a schedule is tried before a run; each step takes microseconds.
+# Maximum number of epochs for which a schedule is tested before a run. Each step takes microseconds.
 _MAX_TRIED_EPOCHS = 10_000
 
 
@@ -49,13 +49,13 @@ class TrainingState:
         self.optimizer, self._schedule = build_optimizer(config, self.parameters)
         tables = find_embeddings(model)
         self.tables = build_table_optimizer(config, tables) if tables else None
-        """Optimizer of the model's embedding tables, if there are any."""
+        """Optimizer of the model's embedding tables; None if the model has no tables."""
 
     def check_schedule(self, epochs: int) -> None:
-        """Try the optimizer and its schedule for a run of `epochs` epochs, on a dummy parameter.
+        """Test the optimizer and its schedule over `epochs` epochs with a dummy parameter.
 
-        Some options are only rejected by a step, and a schedule may end before the run does. Raises
-        ConfigError, which names optimizer or schedule and the epoch, if it fails.
+        Some options are not rejected before the first step, and a schedule may fail during the run. Raises
+        ConfigError, which names the optimizer or schedule and the epoch.
         """
         train = self._train
         trial = torch.nn.Parameter(torch.zeros(2, 2))
@@ -63,7 +63,7 @@ class TrainingState:
         optimizer, schedule = build_optimizer(self._config, [trial])
         try:
             optimizer.step()
-        except Exception as error:  # torch raises many exception types.
+        except Exception as error:  # torch may raise an exception of any type.
             raise ConfigError(
                 f"train.optimizer={train.optimizer} cannot make a step with "
                 f"train.optimizer_options={train.optimizer_options}: {describe_error(error)}"
@@ -87,8 +87,7 @@ class TrainingState:
                     "per epoch), or lower train.epochs"
                 ) from None
             rate = float(optimizer.param_groups[0]["lr"])
-            # A negative rate (beyond rounding) would increase the loss. The last rate is not used by any
-            # step.
+            # A negative rate (beyond rounding) would increase the loss. No step uses the last rate.
             if epoch < epochs and not -1e-12 <= rate < math.inf:
                 raise ConfigError(
                     f"train.schedule={train.schedule} with "
@@ -98,7 +97,7 @@ class TrainingState:
 
     @property
     def lr(self) -> float:
-        """Return the current learning rate of the first parameter group."""
+        """Current learning rate of the first parameter group."""
         rate: float = self.optimizer.param_groups[0]["lr"]
         return rate
 
@@ -123,7 +122,7 @@ class TrainingState:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`; raise torch's exception if it does not match."""
+        """Restore a result of `state`; raise torch's exception if it does not match."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self._schedule is not None:
@@ -134,7 +133,7 @@ class TrainingState:
 
 def _step_schedule(schedule: LRScheduler, loss: float) -> None:
     with warnings.catch_warnings():
-        # After a resume, scheduler.step() may run before any optimizer.step(); ignore that warning.
+        # After a resume, scheduler.step() may be called before any optimizer.step(). Ignore torch's warning.
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
         if isinstance(schedule, ReduceLROnPlateau):
             schedule.step(loss)
@@ -177,7 +176,7 @@ def build_optimizer(
     known = inspect.signature(maker).parameters
     real = all(each.is_floating_point() for each in parameters)
     if "fused" in known and real and not _HOW.intersection(options):
-        # Fused: one pass over each parameter instead of ten, which saves a tenth of a step on a small graph.
+        # The fused optimizer makes one pass over each parameter, not ten: a tenth of a step on a small graph.
         options["fused"] = True
     optimizer = _made(maker, parameters, options, "optimizer")
     if train.schedule is None:
@@ -190,9 +189,9 @@ def build_optimizer(
 
 
 def build_table_optimizer(config: Config, tables: list[NodeEmbedding]) -> EmbeddingOptimizer:
-    """Create the configured optimizer for embedding tables, of which a step changes few rows.
+    """Create the configured optimizer for embedding tables, in which a step changes few rows.
 
-    Raises ConfigError if the optimizer has no such rule, or an option would change all rows.
+    Raises ConfigError if the optimizer has no rule for single rows, or an option would change all rows.
     """
     train = config.train
     rule = SPARSE_UPDATE_RULES.get(train.optimizer)
@@ -218,7 +217,7 @@ def _needs_closure(optimizer: type[torch.optim.Optimizer]) -> bool:
 
 
 def _classes(module: ModuleType, parent: type) -> list[str]:
-    """Return the names of a module's classes that derive from `parent`, without `parent`."""
+    """Return the names of all classes in a module that derive from `parent`, without `parent` itself."""
     return [name for name, thing in vars(module).items() if _derives(thing, parent) and name[0] != "_"]
 
 
@@ -234,7 +233,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
 
 
 def _made(maker: Callable[..., Made], of: object, options: Mapping[str, Any], setting: str) -> Made:
-    """Create an optimizer or a schedule; an error names the setting if the options are invalid."""
+    """Create an optimizer or a schedule. If its options are invalid, the error names the setting."""
     name = f"train.{setting}={maker.__name__}"
     _, *known = inspect.signature(maker).parameters.values()
     for each in known:
@@ -246,11 +245,11 @@ def _made(maker: Callable[..., Made], of: object, options: Mapping[str, Any], se
             raise ConfigError(f"{name} has no option {option!r}{_nearest(option, names)}")
     try:
         return maker(of, **options)
-    except Exception as error:  # torch raises many exception types.
+    except Exception as error:  # torch may raise an exception of any type.
         options_text = ", ".join(f"{key}={value!r}" for key, value in options.items())
         defaults = {each.name: each.default for each in known if each.default is not each.empty}
         usual = ", ".join(f"{key}={defaults[key]!r}" for key in options if key in defaults)
-        # torch's message may only describe an internal operation, such as taking the value's second element.
+        # torch's message may describe only an internal operation, such as unpacking a value.
         raise ConfigError(
             f"{name} cannot be created with {options_text or 'no options'}: {error}"
             + (f"; by default {usual}" if usual else "")

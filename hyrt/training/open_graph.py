@@ -1,4 +1,4 @@
-"""Opening of a run's graph, including the split of links for link prediction."""
+"""Opening of a run's graph, including the link split for link prediction."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ LINKS = "links.npz"
 def link_graph(config: Config, graph: Graph, split_file: Path | None = None) -> Graph:
     """Return the graph without the held-out edges, and with the links to predict.
 
-    `links` in the settings defines the split; `split_file` is the run's saved split, if there is one. An
-    already split graph is returned unchanged. Raises ConfigError if the relation is unknown or the graph has
-    no relations, and DataError if the links cannot be split as configured or a configured file is invalid.
+    `links` in the settings defines the split; `split_file` is the run's saved split, if any. A graph that is
+    already split is returned unchanged. Raises ConfigError if the relation is unknown or the graph has no
+    relations, and DataError if the links cannot be split as configured or a configured file is invalid.
     """
     if graph.links is not None:
         return graph
@@ -64,7 +64,7 @@ def link_graph(config: Config, graph: Graph, split_file: Path | None = None) -> 
         edges_text = "edges" if relation is None else f"edges from {' to '.join(ends.names or ())}"
         raise DataError(f"{graph.name} has no {edges_text} to predict: remove train.objective=links")
     split = _split(config, graph, known, ends, relation, split_file)
-    # A file may contain links that are not edges.
+    # A file may contain links that are not edges of the graph.
     known = add_links(known, split.train, *(part.links for part in split.held_out.values()))
     trained = remove_links(known, *(part.links for part in split.held_out.values()))
     width = config.links.width or config.model.hidden
@@ -79,7 +79,7 @@ def link_graph(config: Config, graph: Graph, split_file: Path | None = None) -> 
 
 
 def _hidden_edges(graph: Graph, links: LinkGraph) -> list[str]:
-    """Return a line if other edges reveal held-out links and are thus excluded from message passing."""
+    """Return a line if other edges reveal held-out links and are therefore excluded from message passing."""
     topology = graph.topology
     hidden = links.visible_edges(topology, *links.held_out)
     themselves = [
@@ -101,7 +101,7 @@ def _hidden_edges(graph: Graph, links: LinkGraph) -> list[str]:
 
 
 def unsplit_links(config: Config, graph: Graph) -> Graph:
-    """Return a graph for scoring links, with all edges for message passing and none held out."""
+    """Return a graph for scoring links: all edges carry messages, and no links are held out."""
     relation = None
     if graph.types is not None:
         relation = select_link_relation(graph.name, graph.types, graph.topology, config.links.relation)
@@ -122,7 +122,7 @@ def _split(
 ) -> LinkSplit:
     settings = config.links
     if schema is not None and schema.is_file():
-        # The file contains vertex indices, not ids.
+        # The file contains vertex indices instead of ids.
         return read_links(schema, known, config.seed, ends)
     if settings.has_split_file:
         return read_links(Path(settings.split), known, config.seed, ends, graph.vertices.positions)
@@ -142,7 +142,7 @@ def _split(
 def _times(
     times_file: str | None, graph: Graph, known: Topology, ends: LinkEndpoints, relation: LinkRelation | None
 ) -> NDArray[Any]:
-    """Return the times [e] of the edges that are links, from the dataset or from a configured file."""
+    """Return the times [e] of the edges that are links, from the dataset or a configured file."""
     times = graph.topology.edge_times
     if times_file is not None:
         if times is not None:
@@ -178,7 +178,7 @@ def _times(
 def _times_of_file(
     path: Path, known: Topology, ends: LinkEndpoints, positions: NDArray[Any] | None
 ) -> NDArray[Any]:
-    """Return the times [e] of edges from a file with times of vertex pairs."""
+    """Return the times [e] of edges from a file with vertex pairs and their times."""
     error_prefix = f"links.times={path} must be a .npz file with edges [n, 2] and times [n]"
     try:
         with path.open("rb") as file:
@@ -202,7 +202,7 @@ def _times_of_file(
 def opened_graph(config: Config, source: Any = None, links: Path | None = None) -> Graph:
     """Open a graph for training: scale and quantize features and hold out links, as configured.
 
-    `source` overrides `data.source`, and `links` is the file of the run's link split, if it has one. Raises
+    `source` overrides `data.source`, and `links` is the file of the run's link split, if any. Raises
     ConfigError if quantization is requested for a heterogeneous graph, and DataError as `open_graph` does, or
     if features cannot be quantized or links cannot be split.
     """
@@ -214,7 +214,7 @@ def opened_graph(config: Config, source: Any = None, links: Path | None = None) 
 
 
 def apply_feature_dtype(config: Config, graph: Graph, schema: RunSchema | None = None) -> Graph:
-    """Return a graph with quantized features as configured, using the scales of a run's schema if given.
+    """Return a graph with features quantized as configured, with the scales of a run's schema if given.
 
     Raises ConfigError if quantization is requested for a heterogeneous graph, and DataError if the features
     cannot be quantized.

@@ -1,4 +1,4 @@
-"""Opening of a run from the start or from a checkpoint, and the record of its start."""
+"""Opening of a run, new or from a checkpoint, and the event of its start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hyrt.training.trainers import open_trainers, refuse_global_dropout
 
 
 def run_started(parts: RunComponents, stages: Stages, step: int) -> RunStarted:
-    """Describe data, model, devices and threads, in one line each; `step` is the first step to run."""
+    """Describe data, model, devices and threads in one line each; `step` is the first step to run."""
     config, graph = parts.config, parts.graph
     links = graph.links
     num_targets = len(graph.split("train", config.data.split)) if links is None else len(links.split.train)
@@ -79,26 +79,26 @@ def _edges(count: int) -> str:
 
 
 StepSource = Pipeline | GuardedSteps | SerialSteps
-"""Executor of a run's steps."""
+"""Object that executes the steps of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """Open resources of a run during training."""
+    """Resources of a run that are open during training."""
 
     stages: Stages
     synchronizer: Synchronizer
     manager: ResourceManager
     evaluate_workers: Workers
     more_scores: set[str]
-    """Receives a message if a user-defined module returns more scores than the objective needs."""
+    """Set that receives a message if a user-defined module returns more scores than the objective needs."""
     step_checkpointer: RunStepCheckpointer | None
     """Step checkpointer for full-graph steps; None if steps are not saved."""
 
 
 @contextmanager
 def open_run(parts: RunComponents, state: RunState) -> Iterator[OpenRun]:
-    """Open the devices and start the threads; close both at the end of the block.
+    """Open the devices and start the threads for the duration of the block.
 
     Raises HyrtError as `open_trainers` does.
     """
@@ -182,7 +182,7 @@ def open_run(parts: RunComponents, state: RunState) -> Iterator[OpenRun]:
 
 
 def _managed(parts: RunComponents, state: RunState, stages: Stages) -> ResourceManager:
-    """Create the resource manager of a run that starts, or resumes with a checkpoint's assignments."""
+    """Create the resource manager of a run, with the checkpoint's assignments if the run is resumed."""
     runtime, cores = parts.config.runtime, available_cores()
     fixed_threads = {
         "sample": runtime.sample_threads,
@@ -212,7 +212,7 @@ def _managed(parts: RunComponents, state: RunState, stages: Stages) -> ResourceM
 def steps_of(parts: RunComponents, run: OpenRun, steps: range) -> StepSource:
     """Return the executor of an open run's steps, pipelined or serial as configured.
 
-    Full-graph steps always run serially because there is no work to overlap.
+    Full-graph steps always run serially, because there is no work to overlap.
     """
     runtime, stages = parts.config.runtime, run.stages
     if not runtime.pipelined:

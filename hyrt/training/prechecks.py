@@ -1,4 +1,4 @@
-"""Checks before a run: classes without training vertices, the predicted epoch, and host memory."""
+"""Checks before a run: classes without training vertices, the predicted epoch time, and host memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAMED = 5
 
 
 def missing_classes_text(graph: Graph, targets: Ids) -> str:
-    """Return a warning if some classes have no vertex among the `targets`; empty if all classes have some."""
+    """Return a warning if some classes have no vertex among the `targets`, otherwise ""."""
     labels = graph.labels[targets]
     if graph.vertices.label_kind != "classes" or not len(targets) or labels.min() < 0:
         return ""
@@ -49,7 +49,7 @@ def missing_classes_text(graph: Graph, targets: Ids) -> str:
 
 
 def expected_figures(expected: RunPrediction) -> dict[str, Any]:
-    """Return the prediction for a run's records, with the names of `hyrt predict --json`."""
+    """Return the prediction as entries of a run's records, with the names of `hyrt predict --json`."""
     return {
         "stages_s": dict(expected.stages_s),
         "iteration_s": expected.iteration_s,
@@ -60,12 +60,12 @@ def expected_figures(expected: RunPrediction) -> dict[str, Any]:
 
 
 _FLOAT_BYTES = 4
-# Cost of model kinds that do not define their cost: a layer has at least one matrix product.
+# Model kind whose costs apply to kinds that do not define their cost: at least one matrix product per layer.
 _DEFAULT_COSTS_LIKE = "gcn"
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return the bytes that this process may still allocate, limited by the machine and the control group."""
+    """Return the bytes that this process may still allocate on this machine and in its control group."""
     left = free_cgroup_memory(root / "proc/self/cgroup", root / "sys/fs/cgroup")
     available = int(psutil.virtual_memory().available)
     return available if left is None else min(available, left)
@@ -74,12 +74,12 @@ def free_memory(root: Path = Path("/")) -> int:
 def host_shortage(
     config: Config, graph: Graph, model: Architecture, sampler: Callable[[], Sampler], have_bytes: int
 ) -> str:
-    """Return a warning if a run needs more host memory than `have_bytes`; empty if it fits.
+    """Return a warning if a run needs more host memory than `have_bytes`, otherwise "".
 
-    Parameters are counted with gradients and Adam moments, embedding tables with the moments only. Of the
-    rows, only those that the CPU saves for a step's backward pass are counted. The sizes are taken from
-    `hyrt_perfmodel.prediction.initial_assignment`. `sampler` returns the run's sampler; it is only called,
-    for one step, if the run might not fit.
+    Parameters count with gradients and Adam moments, and embedding tables with the moments only. The only
+    rows that count are those that the CPU saves for the backward pass of a step. The sizes are from
+    `hyrt_perfmodel.prediction.initial_assignment`. `sampler` returns the run's sampler, and is called only if
+    the run might not fit, to sample one step.
     """
     on_cpu = all(each.name.partition(":")[0] == "cpu" for each in config.training_requests)
     layers = config.model.layers
@@ -87,8 +87,8 @@ def host_shortage(
     weights = 2 * weights_bytes(max_work) + (weights_bytes(max_work) if on_cpu else 0.0) + _table_bytes(model)
     rows = 0.0
     if on_cpu and config.sampler.is_full_graph:
-        # With fullgraph.host_memory, the rest is in a file. The widest matrix and its gradient exist
-        # simultaneously.
+        # With fullgraph.host_memory, only the widest matrix and its gradient must be in memory; the rest is
+        # in a file.
         if config.fullgraph.host_memory is None:
             rows = 2.0 * _FLOAT_BYTES * graph.num_vertices * max(model.widths[1:])
     elif on_cpu and graph.links is None and weights + activations_bytes(max_work) > have_bytes:
@@ -110,14 +110,14 @@ def host_shortage(
 
 
 def _table_bytes(model: Architecture) -> float:
-    """Return the bytes of embedding tables with Adam moments. Replicas share tables; gradients are few."""
+    """Return the bytes of embedding tables with Adam moments; replicas share the tables."""
     shape = model.shape
     rows = 0 if shape is None else sum(shape.counts[number] for number in shape.learned_types)
     return 3.0 * _FLOAT_BYTES * rows * model.in_features
 
 
 def _work(model: Architecture, vertices: list[int]) -> Workload:
-    """Return the workload of a step with the given number of vertices per layer, input layer first."""
+    """Return the workload of a step with the given numbers of vertices per layer, input layer first."""
     return model_workload(
         find_model(model.kind).costs_like or _DEFAULT_COSTS_LIKE,
         vertices,

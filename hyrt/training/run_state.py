@@ -1,4 +1,4 @@
-"""State of a run between two steps, and within full-graph steps, as saved in checkpoints."""
+"""State of a run between two steps and within full-graph steps, as saved in checkpoints."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from hyrt.training.build_run import RunComponents
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over all steps of a run in any process; a resumed run continues the sums."""
+    """Totals over all steps of a run in all its processes; a resumed run continues them."""
 
     steps: int = 0
     seconds: float = 0.0
-    """Wall time of the steps, without evaluations and checkpoints."""
+    """Wall time of the steps in seconds, without evaluations and checkpoints."""
     stage_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of work by stage."""
+    """Busy seconds by stage."""
     epochs_s: list[float] = field(default_factory=list)
-    """Seconds of each epoch whose steps are done."""
+    """Duration of each epoch whose steps are done, in seconds."""
     decisions: int = 0
     """Number of assignment changes by the resource manager."""
     peak_memory_bytes: int = 0
-    """Peak resident memory observed in any of the run's processes."""
+    """Peak resident memory of any process of the run."""
 
     def add(self, times: StepTimes) -> None:
         self.steps += 1
@@ -51,14 +51,14 @@ class Totals:
             self.stage_s[stage] = self.stage_s.get(stage, 0.0) + seconds
 
     def see_memory(self) -> int:
-        """Update the peak memory with this process's peak, and return it."""
+        """Update the peak memory with the peak of this process, and return it."""
         self.peak_memory_bytes = max(self.peak_memory_bytes, peak_memory_bytes())
         return self.peak_memory_bytes
 
     def means(self, steps_per_epoch: int) -> dict[str, Any]:
-        """Return mean `stages_s` and `iteration_s` per step, and `epoch_s`; only `epoch_s` (0) without steps.
+        """Return `stages_s` and `iteration_s` (means per step) and `epoch_s`; only `epoch_s=0` without steps.
 
-        The first epoch of a process also compiles, so `epoch_s` is the median epoch, or the faster one of
+        The first epoch of a process includes compilation, so `epoch_s` is the median epoch, or the faster of
         two. If no epoch is done, it is the mean step time multiplied by the number of steps per epoch.
         """
         if not self.steps:
@@ -77,11 +77,11 @@ class Best:
     """Value by which evaluations are compared; higher is better."""
     epoch: int = 0
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Results of the evaluation after epoch `epoch`."""
+    """Metrics of the evaluation after epoch `epoch`, by split."""
     weights: dict[str, torch.Tensor] | None = None
-    """State of the model at that evaluation; None before the first evaluation."""
+    """Model weights at this evaluation; None before the first evaluation."""
     evaluations_since: int = 0
-    """Number of later evaluations, all without improvement."""
+    """Number of evaluations since then, all without improvement."""
 
     __repr__ = short_repr
 
@@ -93,29 +93,29 @@ class RunState:
     step: int = 0
     """Number of finished steps of the whole run."""
     first_step: int = 0
-    """Number of steps finished before this process started."""
+    """Number of steps that were finished before this process started."""
     epoch_s: float = 0.0
-    """Wall time of the epoch's steps so far."""
+    """Wall time of the current epoch's steps so far, in seconds."""
     epoch_sums: tuple[float, float, int] = (0.0, 0.0, 0)
-    """Loss, normalizer and edges of the epoch so far."""
+    """Sums of loss, normalizer and edges over the current epoch so far."""
     unevaluated: float | None = None
-    """Loss of an epoch whose steps are done but whose evaluation is not; None if there is no such epoch."""
+    """Loss of an epoch that is complete except for its evaluation; None if there is no such epoch."""
     first_loss: float | None = None
-    """Loss of the run's first step; None before that step, and after older checkpoints without this value."""
+    """Loss of the run's first step; None before this step, and after old checkpoints without this value."""
     totals: Totals = field(default_factory=Totals)
     best: Best = field(default_factory=Best)
     torch_generator: torch.Tensor | None = None
-    """State of torch's random generator to resume from; None at the start of a run."""
+    """State of torch's random generator to restore; None at the start of a run."""
     checkpoint: Path | None = None
-    """Checkpoint with this state; None if the state has changed since."""
+    """Checkpoint with this state; None if the state has changed since then."""
     balance: dict[str, Any] | None = None
-    """State from `assignment_state` to resume with; None if there is none."""
+    """Result of `assignment_state` to restore; None if there is none."""
 
     __repr__ = short_repr
 
     @classmethod
     def restored(cls, state: Mapping[str, Any], checkpoint: Path | None = None) -> Self:
-        """Restore from the result of `to_state`; earlier checkpoint versions lack totals and assignments."""
+        """Restore a result of `to_state`. Checkpoints of earlier versions lack totals and assignments."""
         return cls(
             step=state["step"],
             first_step=state["step"],
@@ -131,7 +131,7 @@ class RunState:
         )
 
     def to_state(self, balance: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the checkpoint contents except model and settings; `balance` has the current assignments."""
+        """Return the checkpoint contents except model and settings, with the assignments `balance`."""
         self.totals.see_memory()
         return {
             "step": self.step,
@@ -140,7 +140,7 @@ class RunState:
             "totals": asdict(self.totals),
             "unevaluated": self.unevaluated,
             "first_loss": self.first_loss,
-            # asdict would copy the weights.
+            # dataclasses.asdict would copy the weights.
             "best": {each.name: getattr(self.best, each.name) for each in fields(Best)},
             "torch_generator": torch.get_rng_state(),
             "balance": balance,
@@ -153,10 +153,10 @@ Array = NDArray[Any]
 class RunStepCheckpointer:
     """`hyrt.fullgraph.step_checkpoint.StepCheckpointer` of a run.
 
-    A step checkpoint is one file, which is deleted after a later checkpoint was written. It records the
-    checkpoint from which the step started, and is only used by a run that resumes from that checkpoint. A
-    full disk only causes a warning: a resumed run then repeats the step from its start. `folder` is the run's
-    checkpoint folder, and `clock` returns seconds.
+    A step checkpoint is one file, which is deleted after a later checkpoint has been written. It records the
+    checkpoint from which the step started, and is used only by a run that resumes from this checkpoint. If
+    the disk is full, the run warns and continues; a resumed run then repeats the step from its start.
+    `folder` is the checkpoint folder of the run, and `clock` returns seconds.
     """
 
     def __init__(
@@ -171,9 +171,9 @@ class RunStepCheckpointer:
         self._folder = folder
         self._clock = clock
         self.save_whole: Callable[[], Path | None] = lambda: None
-        """Writes the checkpoint of the run's state, if there is none, and returns its path."""
+        """Function that returns the path of this state's checkpoint, which it writes if needed."""
         self.on_move: Callable[[], None] = lambda: None
-        """Called when a part of a step is done."""
+        """Callback when a part of a step is done."""
         self._saved_at = self._started_at = clock()
         self._took_s = self._before_s = self._resumed_s = 0.0
         self._has_looked_up_step = False
@@ -228,7 +228,7 @@ class RunStepCheckpointer:
             self._parts.emit(Notice(kind="info", text=text))
 
     def take_seconds_before(self) -> float:
-        """Return the time that earlier processes spent on the current step; later calls return 0."""
+        """Return the seconds that earlier processes spent on the current step; later calls return 0."""
         seconds, self._resumed_s = self._resumed_s, 0.0
         return seconds
 
@@ -274,7 +274,7 @@ class RunStepCheckpointer:
         self._took_s = self._saved_at - began
 
     def saved(self, step: int) -> None:
-        """Delete step checkpoints of earlier steps after the checkpoint of a step was written."""
+        """Delete the step checkpoints of earlier steps, after the checkpoint of `step` has been written."""
         self._saved_at = self._clock()
         self._remove_others(step)
 
@@ -282,7 +282,7 @@ class RunStepCheckpointer:
         return self._folder / f"unfinished-{step:08d}.npz"
 
     def _remove_others(self, step: int) -> None:
-        """Delete other steps' checkpoints and partial files of killed processes."""
+        """Delete the checkpoints of other steps, and partial files of killed processes."""
         for path in (*self._folder.glob("unfinished-*.npz"), *self._folder.glob(".unfinished-*.partial")):
             if path != self._path(step):
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Creation of a run's model, objective, sampler, threads and split from settings, after checks."""
+"""Creation of a run's model, objective, sampler, threads and split from settings, with checks."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from hyrt.sampling.sampler import Sampler
 from hyrt.sampling.sampler_settings import SAMPLERS
 from hyrt.telemetry.events import RunPrediction
 
-# Samplers that support relations.
+# Samplers that support heterogeneous graphs.
 _SAMPLERS = ("neighbor", "full")
 
 
 def check_kind(config: Config, graph: Graph) -> None:
     """Check that the configured model and sampler match the graph: heterogeneous or homogeneous.
 
-    Raises ConfigError with setting and remedy if they do not.
+    Raises ConfigError, with the setting and the remedy, if one of them does not.
     """
     name, kind = config.model.kind, find_model(config.model.kind)
     if graph.types is None:
@@ -72,9 +72,9 @@ def check_kind(config: Config, graph: Graph) -> None:
 
 
 def check_hetero_sampler(config: Config, graph: Graph) -> None:
-    """Check that the sampler supports relations, and that feature caches are disabled.
+    """Check that the sampler supports heterogeneous graphs, and that feature caches are disabled.
 
-    Raises ConfigError with setting and remedy if not.
+    Raises ConfigError with the setting and the remedy.
     """
     if graph.types is None:
         return
@@ -91,14 +91,14 @@ def check_hetero_sampler(config: Config, graph: Graph) -> None:
 
 
 def _hetero_kinds(models: EntryPointGroup) -> list[str]:
-    """Return the model kinds for heterogeneous graphs and those that use edge types."""
+    """Return the model kinds for heterogeneous graphs and the kinds that use edge types."""
     names = sorted(models.entries_by_name())
     hetero = [name for name in names if find_model(name).hetero]
     return [*hetero, *(name for name in names if name not in hetero and supports_edge_types(name))]
 
 
 def check_user_module(module: torch.nn.Module, graph: Graph) -> None:
-    """Reject, with a ConfigError, a user-defined module without maps for the types of a graph."""
+    """Raise ConfigError if a user-defined module does not have maps for the types of a graph."""
     if graph.types is not None and not isinstance(module, HeteroGNN):
         raise ConfigError(
             f"{type(module).__name__} cannot be trained on {graph.name}, which is heterogeneous: "
@@ -113,9 +113,9 @@ def check_user_module(module: torch.nn.Module, graph: Graph) -> None:
 
 
 def build_link_sampler(config: Config, graph: Graph, links: LinkGraph) -> Sampler:
-    """Create the configured sampler for the endpoints of the training links.
+    """Create the configured sampler, with the endpoints of the training links as targets.
 
-    Raises ConfigError if the sampler chooses the vertices of its mini-batches.
+    Raises ConfigError if the sampler itself chooses the vertices of its mini-batches.
     """
     kind, split, settings = config.sampler.kind, links.split, config.links
     batch_size = min(config.data.batch_size, len(split.train))
@@ -144,16 +144,15 @@ def build_link_sampler(config: Config, graph: Graph, links: LinkGraph) -> Sample
 
 
 def assign_threads(config: Config, host_trainers: int = 1, expected: RunPrediction | None = None) -> Threads:
-    """Return the configured thread counts; counts of 0 are predicted, or chosen from the available cores.
+    """Return the configured thread counts; counts of 0 are predicted, or follow from the available cores.
 
     Sampling is the lightest stage, so it gets half of the cores. Loading may use all cores: its chunks are
-    small, and the slowest stage gets the cores. The `host_trainers` trainers that compute on host cores share
-    them.
+    small, so the cores go to the slowest stage. The `host_trainers` trainers on host cores share the cores.
     """
     cores = available_cores()
     runtime = config.runtime
     if config.sampler.is_full_graph:
-        # Full-graph steps need neither sampling nor loading.
+        # Full-graph steps need no sampling and no loading.
         chosen = Threads(sample=1, load=1, train=cores)
     elif expected is not None:
         chosen = expected.threads
@@ -172,7 +171,7 @@ def evaluation_workers(threads: Threads) -> Workers:
 
 
 def architecture(config: Config, graph: Graph) -> Architecture:
-    """Return the configured model architecture for a graph's widths."""
+    """Return the configured model architecture, with the input and output widths of a graph."""
     model, options = config.model, dict(config.model.options)
     if graph.topology.edge_width and supports_edge_features(model.kind):
         options.setdefault(EDGE_FEATURES, graph.topology.edge_width)
@@ -199,7 +198,7 @@ def architecture(config: Config, graph: Graph) -> Architecture:
 
 
 def build_model(config: Config, graph: Graph) -> GNN:
-    """Create the configured model with weights from the run's seed; the global generator is not changed."""
+    """Create the configured model with weights from the run's seed; the global generator does not change."""
     decoder = config.links.decoder
     check_kind(config, graph)
     with torch.random.fork_rng(devices=[]):
@@ -212,8 +211,8 @@ def build_model(config: Config, graph: Graph) -> GNN:
 
 
 def select_edges(config: Config, graph: Graph) -> Graph:
-    """Return the graph with the edges that the configured model reads; see `drop_replaced_loops`."""
-    # Without self-loops in the data, the model is not needed.
+    """Return the graph with the edges that the configured model reads: see `drop_replaced_loops`."""
+    # The model is needed only if the data has self-loops.
     return drop_replaced_loops(graph, build_model(config, graph)) if graph.topology.num_self_loops else graph
 
 
@@ -240,8 +239,8 @@ def build_sampler(
 ) -> Sampler:
     """Create the configured sampler over the training targets [n].
 
-    `objective` provides class weights; by default it is the configured one. Raises ConfigError if the sampler
-    cannot be created or its steps have more units than configured, and DataError if there are no targets.
+    `objective` (default: as configured) provides class weights. Raises ConfigError if the sampler cannot be
+    created or its steps have more units than configured, and DataError if there are no targets.
     """
     if not len(targets):
         raise DataError(
@@ -287,7 +286,7 @@ def build_sampler(
 
 
 def _check_edge_values_of_blocks(kind: str, graph: Graph, sampler: Sampler) -> None:
-    """Reject a third-party sampler whose blocks omit the edge values of the graph."""
+    """Raise ConfigError if a third-party sampler's blocks omit the edge values of the graph."""
     topology = graph.topology
     with SAMPLERS.wrap_errors(kind, "sample"), Workers(1, "hyrt.sample") as workers:
         batch = sampler.sample(0, sampler.units(0)[:1], workers, in_place=False)
@@ -301,10 +300,10 @@ def _check_edge_values_of_blocks(kind: str, graph: Graph, sampler: Sampler) -> N
 
 
 def _check_no_weights_in_chunks(config: Config, graph: Graph, model: torch.nn.Module) -> None:
-    """Reject edge weights if a device's custom kernels add up chunks of a graph."""
+    """Raise ConfigError if the graph has edge weights and the model's kernels on a device add up chunks."""
     requests = config.training_requests
     in_chunks = config.fullgraph.uses_chunks or len(requests) > 1
-    # Only the CPU keeps a step's matrices in a file without cutting the graph.
+    # Only the CPU can keep the matrices of a step in a file without dividing the graph into chunks.
     in_chunks |= config.fullgraph.host_memory is not None and requests[0].name.partition(":")[0] != "cpu"
     if graph.topology.edge_weights is None or not (config.sampler.is_full_graph and in_chunks):
         return
@@ -319,8 +318,8 @@ def _check_no_weights_in_chunks(config: Config, graph: Graph, model: torch.nn.Mo
 class PreparedRun:
     """Model, objective and sampler of a run, each created once on first use.
 
-    Devices and policy may be missing in `config`. `module` is a torch module of the caller, the configured
-    model by default. Raises DataError if no vertex has a label, or a class has no vertex although a higher
+    `config` needs neither devices nor a policy. `module` is a torch module of the caller, by default the
+    configured model. Raises DataError if no vertex has a label, or a class has no vertex although a higher
     class has one.
     """
 
@@ -339,17 +338,17 @@ class PreparedRun:
 
     @cached_property
     def graph(self) -> Graph:
-        """Return the graph with the edges that the model reads; errors as for `drop_replaced_loops`."""
+        """Graph with the edges that the model reads; errors are as for `drop_replaced_loops`."""
         return self.select_edges(self._data)
 
     def select_edges(self, graph: Graph) -> Graph:
-        """Return a graph of the same data with the edges that the model reads."""
-        # Without self-loops in the data, the model is not needed yet.
+        """Return a graph of the same data with only the edges that the model reads."""
+        # The model is needed here only if the data has self-loops.
         return drop_replaced_loops(graph, self.model) if graph.topology.num_self_loops else graph
 
     @cached_property
     def model(self) -> torch.nn.Module:
-        """Return the model; errors as for `build_model`, `check_types` and `check_edge_values`."""
+        """Model of the run; errors are as for `build_model`, `check_types` and `check_edge_values`."""
         decoder = self._config.links.decoder
         if self.is_custom_module and self._data.links is not None and decoder in LINK_HEADS:
             raise ConfigError(
@@ -368,32 +367,32 @@ class PreparedRun:
 
     @cached_property
     def objective(self) -> Objective:
-        """Return the training objective; errors as for `fitted_objective`."""
+        """Training objective; errors are as for `fitted_objective`."""
         return fitted_objective(self._config, self._data, self.targets)
 
     @cached_property
     def targets(self) -> np.ndarray:
-        """Return the training vertices [n], or the link indices."""
+        """Training vertices [n], or link indices."""
         if self._data.links is not None:
             return np.arange(len(self._data.links.split.train))
         return self._data.split("train", self._config.data.split)
 
     @cached_property
     def sampler(self) -> Sampler:
-        """Return the sampler of the steps; errors as for `build_sampler`."""
+        """Sampler of the steps; errors are as for `build_sampler`."""
         return build_sampler(self._config, self.graph, self.targets, self.objective)
 
 
 def first_split(
     config: Config, names: Sequence[str], expected: RunPrediction | None, num_targets: int
 ) -> list[int]:
-    """Return the units of a step per trainer: as configured, by device shares, as predicted, or equal parts.
+    """Return the units of a step per trainer: as configured, by device shares, as predicted, or equal.
 
-    The sum is the number of units in a whole step, at most the number of targets. Raises ValueError if the
+    The sum is the number of units in a full step, at most the number of targets. Raises ValueError if the
     prediction has other trainers or another step size.
     """
     if config.sampler.is_full_graph:
-        # Device shares of a group divide its chunk columns, not the units.
+        # The shares of a device group divide its chunk columns, not the units.
         shares: Sequence[float] = [1.0] * len(names)
     elif config.split is not None:
         shares = config.split

@@ -1,4 +1,4 @@
-"""Training loop, which synchronizes, evaluates and checkpoints the steps of the pipeline."""
+"""Training loop, which synchronizes the steps of the pipeline, evaluates the model and writes checkpoints."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from hyrt.training.open_run import OpenRun, StepSource, open_run, run_started, s
 from hyrt.training.prechecks import expected_figures
 from hyrt.training.run_state import RunState
 
-# A loss this many times the first loss has diverged; a first loss above _LARGE is itself too large.
+# Multiple of the first loss above which a run has diverged. A first loss above _LARGE is itself too large.
 _DIVERGED = 1000.0
 _LARGE = 1e9
 
-# Loss of a model that gives links and negatives equal scores, i.e. does not learn.
+# Loss of a model that gives links and negatives equal scores, so that it has learned nothing.
 _LOSS_OF_CHANCE = math.log(2)
-# Even on hard data, the loss falls by this fraction within this number of epochs and steps.
+# Even on hard data, the loss decreases by this fraction within this number of epochs and steps.
 _LEARNED, _LEARNING_EPOCHS, _LEARNING_STEPS = 0.002, 3, 50
 
-# Relative tolerance of feature row sums, because normalization may add in a different order.
+# Relative tolerance for the sums of feature rows, because normalization may add in a different order.
 _ROUNDING = 1e-5
 
 
@@ -42,19 +42,19 @@ class TrainResult:
     """Result of a run."""
 
     status: str
-    """`finished`, `early-stopped` or `interrupted`."""
+    """Status of the run: `finished`, `early-stopped` or `interrupted`."""
     model: torch.nn.Module
-    """Module with the weights of the best evaluation, or of the last step if there was no evaluation."""
+    """Module with the weights of the best evaluation, or of the last step without an evaluation."""
     metrics: dict[str, dict[str, float]]
-    """Metrics of that evaluation by split."""
+    """Metrics of this evaluation, by split."""
     summary: dict[str, Any]
-    """Contents of summary.json."""
+    """Content of `summary.json`."""
 
     __repr__ = short_repr
 
 
 class Training:
-    """Training run: its steps, with startup and finish."""
+    """Training run, from the start of its hooks to its summary."""
 
     def __init__(self, parts: RunComponents) -> None:
         self.parts = parts
@@ -67,13 +67,13 @@ class Training:
         self._chunks: dict[str, ChunkedStep] = {}
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Resume after a checkpoint's step, bit-equal to an uninterrupted run.
+        """Resume after the step of a checkpoint, with the same bits as an uninterrupted run.
 
         Raises CheckpointError if the checkpoint has a model with other parameters, or another graph.
         """
         graph = self.parts.graph
         mine = graph.checksum
-        # Earlier checkpoint versions lack this entry.
+        # Checkpoints of earlier versions lack this entry.
         if checkpoint.state.get("graph", mine) != mine:
             fields = "labels or training vertices" if graph.links is None else "labels or links"
             raise CheckpointError(
@@ -88,7 +88,7 @@ class Training:
             raise CheckpointError(f"{checkpoint.path} does not match this run: {error}") from error
 
     def _check_rows(self, checkpoint: Checkpoint) -> None:
-        """Compare a few feature rows with the checkpoint, unless several ranks divide the rows."""
+        """Compare a few feature rows with the checkpoint, unless each rank has only some of the rows."""
         sums = checkpoint.state.get("row_sums")
         graph = self.parts.graph
         if sums is None or self.parts.shared.part.num_processes > 1:
@@ -109,16 +109,16 @@ class Training:
         except BaseException as error:
             self.end_failed(error)
             raise
-        # Finish after closing, because closing a lost device may have added messages.
+        # Finish after the run is closed, because closing a lost device may have added messages.
         return self._finish(status, run)
 
     def end_failed(self, error: BaseException) -> None:
-        """Notify the hooks that the run has failed; exceptions in hooks become notes of the error."""
+        """Notify the hooks that the run has failed; their exceptions become notes of the error."""
         for hook in self.parts.hooks:
             hook.on_failure(error, self.summary_of_failure)
 
     def leave(self) -> None:
-        """Notify the hooks that the process ends within a step because of a stop request."""
+        """Notify the hooks that the process ends within a step because the run must stop."""
         for hook in self.parts.hooks:
             hook.on_abort()
 
@@ -127,7 +127,7 @@ class Training:
         self._begin(run)
         epoch_end = EpochEnd(parts, state, run)
         if state.unevaluated is not None and epoch_end.finish(lambda: None):
-            # Otherwise, a run killed after this point would evaluate and record the epoch again.
+            # Otherwise, a run that is killed after this point would evaluate and record the epoch again.
             epoch_end.save_once()
         if parts.should_stop():
             return "interrupted"
@@ -140,7 +140,7 @@ class Training:
                 return "interrupted"
 
     def _begin(self, run: OpenRun) -> None:
-        """Start the hooks, and report the start of training."""
+        """Start the hooks, and emit the start of the run."""
         parts, state = self.parts, self.state
         devices = [trainer.device for trainer in run.stages.trainers]
         notices = [hook.on_start(devices, range(state.step, parts.num_steps)) for hook in parts.hooks]
@@ -160,7 +160,7 @@ class Training:
             parts.say(notice)
 
     def _do_steps(self, run: OpenRun, source: StepSource, epoch_end: EpochEnd) -> str:
-        """Synchronize, count, evaluate and checkpoint step by step; return the run's status."""
+        """Synchronize, count, evaluate and save checkpoints step by step; return the status of the run."""
         parts, state, stages = self.parts, self.state, run.stages
         per_epoch = parts.steps_per_epoch
         names = [trainer.name for trainer in stages.trainers]
@@ -206,7 +206,7 @@ class Training:
         return "finished"
 
     def _synchronize(self, run: OpenRun, source: StepSource, work: StepWork) -> StepSummary | None:
-        """Return the step's summary; None after a time step that is not the last of its step."""
+        """Return the summary of a step, or None after a time step that is not the last of its step."""
         started = time.perf_counter()
         doing = f"synchronize at step {work.step}"
         end = run.synchronizer.end_time_step if work.has_more_time_steps else run.synchronizer.step
@@ -233,7 +233,7 @@ class Training:
         )
 
     def _watch_loss(self, step: int, loss: float) -> None:
-        """Warn once if the loss is so far above the first loss that the run has diverged."""
+        """Warn once if the run has diverged: the loss is far above the first loss."""
         state = self.state
         if state.first_loss is None:
             state.first_loss = loss
@@ -250,7 +250,7 @@ class Training:
         )
 
     def _watch_links(self, epoch: int, loss: float) -> None:
-        """Warn once if the link prediction loss does not fall below the loss of equal scores."""
+        """Warn once if the link prediction loss stays at the loss of equal scores."""
         parts, before, self._link_loss = self.parts, self._link_loss, loss
         is_early = epoch < _LEARNING_EPOCHS or self.state.step < _LEARNING_STEPS
         balanced = parts.config.links.num_negatives == 1 or parts.config.links.loss == "ranking"
@@ -271,13 +271,13 @@ class Training:
         )
 
     def _warn_extra_outputs(self, run: OpenRun) -> None:
-        """Warn once if the model returns scores without a class."""
+        """Warn once if the model returns scores that belong to no class."""
         if run.more_scores and not self._has_warned_scores:
             self._has_warned_scores = True
             self.parts.warn(min(run.more_scores))
 
     def _report_chunks(self, run: OpenRun, work: StepWork) -> None:
-        """Record how a full graph was divided into chunks, and report changes."""
+        """Record how a full graph is divided into chunks, and report changes."""
         for index, chunks in work.chunks().items():
             device = run.stages.trainers[index].device
             if isinstance(device, ChunkDeviceGroup):
@@ -292,7 +292,7 @@ class Training:
                 self.parts.emit(Notice(kind="info", text=text))
 
     def _end_steps_of_epoch(self) -> None:
-        """Report the results of the epoch's steps, and reset the counters for the next epoch."""
+        """Record the results of the epoch's steps, and reset the counters for the next epoch."""
         parts, state = self.parts, self.state
         loss_sum, normalizer, edges = state.epoch_sums
         state.unevaluated = loss_sum / normalizer if normalizer else 0.0

@@ -1,4 +1,4 @@
-"""Discovery, opening, loading and closing of the devices that train a run."""
+"""Detection, opening, loading and closing of the devices that train a run."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ Found = tuple[type[Device], DeviceInfo]
 
 
 def find_trainers(config: Config, *, in_chunks: bool = False) -> list[Found]:
-    """Return the configured backends and devices, in order.
+    """Return the configured devices with their backends, in order.
 
-    Several devices that train the full graph form one `ChunkDeviceGroup`. A single device forms one if it
-    computes chunks only in a group and the settings request chunks, or with `in_chunks`. Raises
-    DeviceUnavailableError with the remedy if a device is not available, ConfigError if a device is configured
-    twice, and UnsupportedModelError if a device cannot train the full graph although the settings require it.
+    Several devices that train the full graph form a `ChunkDeviceGroup`. So does a single device that computes
+    chunks only in a group, if the settings or `in_chunks` request chunks. Raises DeviceUnavailableError with
+    the remedy if a device is not available, ConfigError if a device is configured twice, and
+    UnsupportedModelError if a device cannot train the full graph although the settings require it.
     """
     found = [find_device(request.name) for request in config.training_requests]
     for _, info in found:
@@ -70,14 +70,14 @@ def find_trainers(config: Config, *, in_chunks: bool = False) -> list[Found]:
 
 
 def _is_to_be_cut(config: Config, found: Sequence[Found]) -> bool:
-    """Return whether chunks are requested on a device that only computes them in a group, such as the CPU."""
+    """Return whether chunks are requested on a device that needs a group for chunks, such as the CPU."""
     backend = found[0][0]
     alone = issubclass(backend, SharesColumns) and not issubclass(backend, RunsChunks)
     return config.fullgraph.uses_chunks and alone
 
 
 def _team(config: Config, found: Sequence[Found]) -> DeviceGroupInfo:
-    """Combine several devices into one group that trains the full graph."""
+    """Combine several devices into a group that trains the full graph."""
     for backend, info in found:
         if not issubclass(backend, SharesColumns):
             others = "devices: use it alone, or use" if len(found) > 1 else "ranks: use"
@@ -113,17 +113,17 @@ def open_trainers(
     is_shared: bool = False,
     keeper: StepCheckpointer | None = None,
 ) -> Iterator[list[Trainer]]:
-    """Open every device, load a replica of the model, and close the devices at the end of the block.
+    """Open every device and load a replica of the model for the duration of the block.
 
-    `warn` is called if closing a device fails after the block succeeded. `scratch` is the folder for data
-    beyond the host memory budget; None uses the system's folder. With `is_shared`, other processes train the
-    same steps: every device that can train a full graph in chunks does so. `keeper` saves the completed part
-    of full-graph steps; None saves nothing.
+    `warn` is called if a device cannot be closed although the block has succeeded. `scratch` is the folder
+    for data beyond the host memory budget; None selects the system's temporary folder. With `is_shared`,
+    other processes train the same steps, and every device that can train a full graph in chunks does so.
+    `keeper` saves the completed part of full-graph steps; None saves nothing.
 
     Raises DeviceUnavailableError with the remedy if a device is not available, and StallError if it does not
-    open or load the model within the run's stall timeout. Raises ConfigError if a layer's result would depend
-    on the split among several trainers or no device can sample as configured, and UnsupportedModelError if a
-    device cannot run the model or train for the objective.
+    open or load the model within the stall timeout of the run. Raises ConfigError if a layer's result would
+    depend on the split among several trainers or no device can sample as configured, and
+    UnsupportedModelError if a device cannot run the model or train for the objective.
     """
     if len(found) > 1:
         refuse_global_dropout(model)
@@ -135,15 +135,14 @@ def open_trainers(
             call = partial(call_device, info.name, timeout_s=config.runtime.stall_timeout_s)
             device = open_device(backend, info, options, config.runtime.stall_timeout_s)
             trainer = Trainer(device, InputPlan("rows"), threads=threads.train)
-            # torch operators round differently with other thread counts, so keep their number of threads
-            # fixed.
+            # torch operators round differently with another number of threads, so keep this number fixed.
             if num_torch_threads(model, 2) == 1 and isinstance(device, Resizable):
                 trainer.resize = device.resize
             opened.enter_context(_closing(trainer, config.runtime.stall_timeout_s, warn))
             _check_hetero(config, info, graph)
             in_chunks = _in_chunks(config, device, is_shared=is_shared)
             _limit(trainer, config, graph, scratch, in_chunks=in_chunks)
-            # With several ranks, filtering also reduces the rows from other ranks.
+            # On several ranks, filtering also reduces the rows that other ranks send.
             if in_chunks and not is_shared and (text := _unused_filter(config, info, model)):
                 warn(text)
             if keeper is not None and config.sampler.is_full_graph and isinstance(device, CheckpointsSteps):
@@ -201,10 +200,10 @@ def _check_hetero(config: Config, info: DeviceInfo, graph: Graph) -> None:
 
 
 def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None, *, in_chunks: bool) -> None:
-    """Pass the full-graph budgets to a device.
+    """Pass the memory limits for full-graph training to a device.
 
-    Raises ConfigError if the device does not support a given budget or chunks, or if there are more intervals
-    than vertices.
+    Raises ConfigError if the device does not support a configured limit or chunks, or if there are more
+    intervals than vertices.
     """
     limit, settings = config.fullgraph.host_memory, config.fullgraph
     if settings.chunks > graph.num_vertices:
@@ -235,7 +234,7 @@ def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None,
 
 
 def _unused_filter(config: Config, info: DeviceInfo, model: torch.nn.Module) -> str | None:
-    """Return why selecting the rows of chunks saves no time; None if it may save time."""
+    """Return why filtering the rows of chunks cannot save time; None if it may save time."""
     limit = config.fullgraph.filter_below
     infos = [each for _, each in info.members] if isinstance(info, DeviceGroupInfo) else [info]
     if limit is None:
@@ -254,7 +253,7 @@ def _unused_filter(config: Config, info: DeviceInfo, model: torch.nn.Module) -> 
 
 
 def _keeps_rows(config: Config, device: Device, graph: Graph) -> bool:
-    """Return whether a device uses a feature cache instead of gathering all rows itself."""
+    """Return whether a device has a feature cache instead of gathering all rows itself."""
     cache_size = config.data.cache
     if cache_size is None or not isinstance(device, FeatureCacheDevice):
         return False
@@ -262,7 +261,7 @@ def _keeps_rows(config: Config, device: Device, graph: Graph) -> bool:
 
 
 def _in_chunks(config: Config, device: Device, *, is_shared: bool) -> bool:
-    """Return whether a device should train the full graph in chunks, even if the graph fits as a whole."""
+    """Return whether a device should train the full graph in chunks, even if the whole graph would fit."""
     settings = config.fullgraph
     is_requested = (
         settings.uses_chunks or settings.host_memory is not None or isinstance(device, ChunkDeviceGroup)
@@ -271,7 +270,7 @@ def _in_chunks(config: Config, device: Device, *, is_shared: bool) -> bool:
 
 
 def _device_bytes(config: Config) -> int | None:
-    """Return the limit on device memory; None if the device chooses it."""
+    """Return the limit on device memory in bytes; None if the device chooses it."""
     limit = config.runtime.device_memory_gib
     limits = [None if limit is None else int(limit * 2**30), config.fullgraph.device_memory]
     return min((each for each in limits if each is not None), default=None)
@@ -279,7 +278,7 @@ def _device_bytes(config: Config) -> int | None:
 
 @contextmanager
 def _closing(trainer: Trainer, timeout_s: float, warn: Callable[[str], None]) -> Iterator[None]:
-    """Close a device at the end of the block; a failure to close does not end the run."""
+    """Close a device at the end of the block. If this fails, the run does not fail."""
     device = trainer.device
     close = partial(
         call_device, trainer.name, "close", device.close, timeout_s=timeout_s, fault=DeviceFaultError
@@ -290,7 +289,7 @@ def _closing(trainer: Trainer, timeout_s: float, warn: Callable[[str], None]) ->
         try:
             close()
         except HyrtError as second:
-            # Raise the first error, which matters to the user, and attach the second one as a note.
+            # Raise the first error, which matters to the user, and attach the second error as a note.
             error.add_note(str(second))
         raise
     try:
@@ -303,7 +302,7 @@ def _closing(trainer: Trainer, timeout_s: float, warn: Callable[[str], None]) ->
 
 
 def refuse_global_dropout(model: torch.nn.Module) -> None:
-    """Reject a model whose dropout would depend on the assignment of targets to trainers.
+    """Reject a model whose dropout masks would depend on the assignment of targets to trainers.
 
     Raises ConfigError, which names the layer.
     """
