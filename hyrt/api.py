@@ -361,9 +361,8 @@ def load_run(
     folder
         Folder of a run of `hyrt run`, or the argument `folder` of `train`.
     graph
-        Graph from `load`, or source as for `load`. It may contain other data than those of training, which
-        are converted to the same form. The default is the dataset of the run's settings, which `train` does
-        not store.
+        Graph from `load`, or source as for `load`. It may differ from the training data, whose form it
+        is converted to. The default is the dataset of the run's settings, which `train` does not store.
     model
         Module to load the weights into, if the run trained a custom module. The default is the model of the
         settings.

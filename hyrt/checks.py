@@ -84,7 +84,7 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 def _is_numpy_bool(value: Any) -> bool:
-    """Return whether a value is True or False of numpy."""
+    """Return whether a value is numpy's True or False."""
     import numpy as np
 
     return isinstance(value, np.bool_)

@@ -1,4 +1,4 @@
-"""Checks of dataset arrays in chunks, and conversion of labels from other libraries. Errors have the key and
+"""Checks of dataset arrays in chunks, and conversion of labels from other libraries. Errors give the key and
 the position of the first violation.
 """
 

@@ -170,7 +170,7 @@ def drop_edges(
     """Remove the `excess` undirected edges that have the lowest hashes under `key` from a symmetric CSR
     without self-loops.
 
-    Calls `emit` with the remaining indices of consecutive ranges of rows, and returns the new indptr [V+1].
+    `emit` is called with the remaining indices of consecutive ranges of rows. Returns the new indptr [V+1].
     """
     total = int(indptr[-1]) // 2
     bound = _rank_of(indptr, indices, excess, total, key)

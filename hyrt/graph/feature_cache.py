@@ -58,7 +58,7 @@ _NOWHERE = np.iinfo(np.int32).max
 
 
 def invert_ranking(vertices: NDArray[Any], num_vertices: int) -> NDArray[np.int32]:
-    """Return the rank of each vertex in a ranking [n], [V] int32; others have the largest int32."""
+    """Return ranks [V] int32 from a ranking [n] of vertices; unranked vertices get the largest int32."""
     ranks = np.full(num_vertices, _NOWHERE, np.int32)
     ranks[vertices] = np.arange(len(vertices), dtype=np.int32)
     return ranks

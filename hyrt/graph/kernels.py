@@ -236,7 +236,7 @@ def transpose_rows(indptr, indices, t_indptr, low, high, t_indices):
 
 @_compile
 def transpose_edge_ids(indptr, indices, t_indptr, low, high, edges):
-    """Write the index in the original of each edge in rows low..high-1 of the transpose."""
+    """Write the original index of each edge in rows low..high-1 of the transpose."""
     at = t_indptr[low:high].copy()
     for i in range(len(indptr) - 1):
         for e in range(indptr[i], indptr[i + 1]):

@@ -191,7 +191,7 @@ def open_graph(
     ArgumentError
         If `normalize` is unknown.
     DataError
-        If the source is invalid; the message has the key and the first invalid position, or the remedy.
+        If the source is invalid; the message gives the key and the first invalid position, or the remedy.
     """
     check_choice("normalize", normalize, get_args(Normalize))
     if isinstance(source, Graph):

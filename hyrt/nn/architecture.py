@@ -23,7 +23,7 @@ class GraphMetadata:
     types: tuple[str, ...]
     """Names of the vertex types."""
     counts: tuple[int, ...]
-    """Number of vertices per type; vertex ids run through all types."""
+    """Number of vertices per type. Vertex ids are consecutive over all types."""
     widths: tuple[int | None, ...]
     """Number of feature columns per type; None for a type without features, which has embeddings."""
     relations: tuple[tuple[int, str, int], ...]

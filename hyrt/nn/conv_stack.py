@@ -204,7 +204,8 @@ def build_conv_stack(
 ) -> ConvStack:
     """Build a stack of convolutions after testing each one on a small synthetic block.
 
-    Raises UnsupportedModelError if a convolution fails; the message has its name, the reason and the remedy.
+    Raises UnsupportedModelError if a convolution fails; the message gives its name, the reason and the
+    remedy.
     """
     if not convolutions:
         raise UnsupportedModelError(

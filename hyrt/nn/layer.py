@@ -199,13 +199,13 @@ class LayerParts:
 class Footprint:
     """Memory use of a layer, counted in four-byte numbers.
 
-    Counts the result and all intermediate arrays, but not the layer's input, its weights or the block.
+    The counts include the result and all intermediate arrays, but not the layer's input, weights and block.
     """
 
     row: int
-    """Count per destination."""
+    """Four-byte numbers per destination."""
     edge: int = 0
-    """Count per edge."""
+    """Four-byte numbers per edge."""
 
 
 class Layer(nn.Module, ABC):

@@ -197,8 +197,8 @@ class GNN(nn.Module, DeclaresInputs):
     def footprint(self, i: int, *, multiplied: bool = False) -> Footprint:
         """Return the memory use of layer i (from 0); see `Layer.footprint`."""
         a, layer = self.architecture, self._layer(i).footprint(multiplied=multiplied)
-        # Output rows: residual sum, norm, activation, copy in the caller's order. Residual input: float16 and
-        # float32.
+        # Output rows: residual sum, norm, activation, reordered copy. The residual input exists as float16
+        # and float32.
         residual = 2 * a.widths[i] if self.adds_residual(i) else 0
         return Footprint(layer.row + 4 * a.widths[i + 1] + residual, layer.edge)
 

@@ -160,7 +160,7 @@ def _parts(layer: torch.nn.Module) -> LayerParts | None:
 def check_loops(model: torch.nn.Module, device: str) -> None:
     """Check that the edge computation of every layer can be fused into one loop.
 
-    Raises UnsupportedModelError; the message has the layer, the reason and `device`.
+    Raises UnsupportedModelError; the message gives the layer, the reason and `device`.
     """
     assert isinstance(model, GNN)
     remedy = suggest_device(device)

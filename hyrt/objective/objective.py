@@ -51,7 +51,8 @@ class Objective(ABC):
     ) -> torch.Tensor:
         """Return the sum of the losses of all targets, each multiplied by the target's weight.
 
-        Runs on the trainer's torch device under autograd, or on the host if the device has its own kernels.
+        This runs on the trainer's torch device under autograd, or on the host if the device has its own
+        kernels.
 
         Parameters
         ----------
@@ -191,7 +192,7 @@ DEFAULT_OBJECTIVES: dict[LabelKind, str] = {
 
 
 def find_objective(name: str) -> type[Objective]:
-    """Load the objective class with a name; raise the errors of `EntryPointGroup.load_class`."""
+    """Load the objective class named `name`; raise the errors of `EntryPointGroup.load_class`."""
     # Import this late, because reading settings must not import numpy.
     from hyrt.graph.labels import LABEL_SHAPES
 

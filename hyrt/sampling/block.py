@@ -122,7 +122,7 @@ class Block:
         Raises
         ------
         ArgumentError
-            If an array is invalid; the message has the block's layer, the array and the first invalid
+            If an array is invalid; the message gives the block's layer, the array and the first invalid
             position.
         """
         if not self._is_checked:

@@ -40,7 +40,7 @@ class NegativeSampler:
     """Number of negatives per link; `kind` is the kind of negatives."""
     seed: int
     known_edges: Topology
-    """Edges that training may know. Pairs that are one of these edges are sampled again."""
+    """Edges that are known in training. A sampled pair that is one of these edges is sampled again."""
     ends: LinkEndpoints
     """Vertices that links may connect."""
     listed_pairs: NDArray[Any] | None = None
@@ -123,7 +123,7 @@ class LinkSampler:
         self._exclude = exclude
         numbers: Ids = np.arange(len(links)).astype(np.int32 if len(links) < 2**31 else np.int64)
         self._order = TargetShuffler(numbers, batch_size, seed)
-        # This is a second instance, because `units` and `sample` run in different threads.
+        # `units` and `sample` run in different threads, so each has its own shuffler.
         self._sampled = TargetShuffler(numbers, batch_size, seed)
         self._step = -1
         self._of_step: NDArray[Any] = links[:0]

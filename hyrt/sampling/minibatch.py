@@ -170,7 +170,7 @@ class MiniBatch:
         Raises
         ------
         ArgumentError
-            If an array is invalid; the message has the array and the position.
+            If an array is invalid; the message gives the array and the position.
         """
         if not self._is_checked:
             _check(self)

@@ -260,7 +260,7 @@ def _shape(path: Path, key: str, source: str) -> tuple[int, ...] | None:
     try:
         return NpzMember(path, key, source).header.shape
     except DataError:
-        return None  # This is for the check of unused keys only. Opening a used key raises the error.
+        return None  # The call only checks for unused keys. Opening a used key raises the error.
 
 
 def member_sizes(path: Path, source: str) -> dict[str, int]:
@@ -323,7 +323,7 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
 
     The arrays are private, writable views: writing to them never changes the files. Features larger than
     `LARGE_BYTES` are read and verified only with `check`. Raises DataError if a key is missing or a file is
-    damaged; the message has the rows of the first chunk that differs.
+    damaged; the message gives the rows of the first chunk that differs.
     """
     files = sorted(path.glob("*.npy"))
     if not files:

@@ -39,7 +39,7 @@ _COO = 0xDD61FFD305DFF127
 _TENSOR = 0xDD5E40F096B4A13F
 _PAGE = 4096
 _VERSION, _OF_TYPES = 2, 2
-# If the upper half of the number is 1, a sparse format is a bit flag. Older files number the formats from 1.
+# Sparse formats by code. If the upper half is 1, the lower half is a bit flag; older files count from 1.
 _FORMATS = {(1, 1): "coo", (1, 2): "csr", (1, 4): "csc", (0, 1): "coo", (0, 2): "csr", (0, 3): "csc"}
 _KINDS = {0: "i", 1: "u", 2: "f"}
 _MAX_DIMENSIONS = 8

@@ -324,7 +324,7 @@ def map_with_header(file: Path, location: str, *, is_text: bool = False) -> tupl
 def _prefer_large_pages(mapping: mmap.mmap) -> None:
     """Request 2 MiB pages for a mapped file, which reduces TLB misses when rows are gathered.
 
-    Skipped if the file may not stay in memory, since each access would then load a whole large page again.
+    Nothing is requested if the file may not stay in memory: each access would load a whole page again.
     """
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is not None and _may_stay(len(mapping)):

@@ -96,7 +96,7 @@ def read_adjacency(matrix: Any, location: str) -> tuple[Array, Array]:
     Returns the sources and destinations [2, E], and the values [E]. Raises DataError if `matrix` is not a
     sparse matrix.
     """
-    if hasattr(matrix, "coo"):  # This is a torch_sparse.SparseTensor
+    if hasattr(matrix, "coo"):  # A torch_sparse.SparseTensor has this method.
         rows, columns, values = matrix.coo()
         values = np.ones(len(rows)) if values is None else as_array(values, location)
         return np.stack([as_array(columns, location), as_array(rows, location)]), values

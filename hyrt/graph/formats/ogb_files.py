@@ -173,7 +173,7 @@ def load_tensors(file: Path) -> Any:
     reconstruct: Any = np.empty(0).__reduce__()[0]
     scalar: Any = np.int64(0).__reduce__()[0]
     allowed: list[Any] = [np.ndarray, np.dtype, encode, type(np.dtype(np.int64)), type(np.dtype(np.int32))]
-    # numpy has moved these functions. A file has their module name in the version of numpy that wrote it.
+    # numpy has moved these functions. A file contains their module name in the numpy version that wrote it.
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
         allowed += [(reconstruct, f"{module}._reconstruct"), (scalar, f"{module}.scalar")]
     try:

@@ -56,7 +56,7 @@ EDGE_WEIGHT = "edge_weight"
 EDGE_FEATURES = "edge_features"
 EDGE_TIME = "edge_time"
 EDGE_VALUE_KEYS = (EDGE_TYPE, EDGE_WEIGHT, EDGE_FEATURES, EDGE_TIME)
-"""Keys that have one entry per edge, without `indices`."""
+"""Keys other than `indices` that have one entry per edge."""
 BASE_KEYS = ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask")
 LARGE_BYTES = 1 << 30
 """Size above which mapped features are read only on request, because reading them takes long."""
@@ -390,7 +390,7 @@ FeatureCheck = Literal["none", "small", "all"]
 
 
 def is_large(data: Dataset) -> bool:
-    """Return whether dense features are so large that reading them dominates, and may stay in files."""
+    """Return whether dense features are in files and too large to be read by default."""
     rows = data.rows
     return rows is not None and rows.is_file_backed and rows.num_bytes > LARGE_BYTES
 

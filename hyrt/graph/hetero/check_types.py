@@ -1,4 +1,4 @@
-"""Checks of vertex types, relations and heterogeneous edges. Errors have the key and the position of the
+"""Checks of vertex types, relations and heterogeneous edges. Errors give the key and the position of the
 first violation.
 """
 
@@ -189,7 +189,7 @@ def _wrong_edge(
 
 
 def check_target_labels(source: str, labels: Array, types: GraphTypes) -> None:
-    """Raise DataError if a vertex has a label, but not the target type."""
+    """Raise DataError if a vertex has a label, but is not of the target type."""
     low, high = types.interval(types.target)
     for first, last in ((0, low), (high, types.num_vertices)):
         for start in range(first, last, check.CHUNK):

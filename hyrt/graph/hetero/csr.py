@@ -37,7 +37,7 @@ class RelationEdges(NamedTuple):
 
 
 RelationEdgeStream = Callable[[], Iterator[RelationEdges]]
-"""Function that returns edges in consecutive pieces, from the first piece at each call."""
+"""Function that returns all edges in consecutive pieces at each call."""
 
 _MIN_ROWS = 1 << 10
 _GRAIN = 1 << 16

@@ -48,7 +48,7 @@ class PartitionMethod(Protocol):
     """Whether the method enforces a bound on the number of vertices."""
 
     def check_installed(self) -> None:
-        """Raise DataError with the name of a package that the method needs if the package is missing."""
+        """Raise DataError if a package that the method needs is missing; the message gives its name."""
         ...
 
     def memory_bytes(self, num_vertices: int, num_edges: int) -> int:

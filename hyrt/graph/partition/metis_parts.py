@@ -1,4 +1,4 @@
-"""Partition method with few edges between parts, which uses METIS.
+"""METIS partition method, which results in few edges between parts.
 
 Karypis and Kumar, "A Fast and High Quality Multilevel Scheme for Partitioning Irregular Graphs", SIAM Journal
 on Scientific Computing 20 (1998).
@@ -91,7 +91,7 @@ class MetisParts:
 
 
 def fill_empty_parts(part_ids: NDArray[Any], weights: NDArray[Any], num_parts: int) -> NDArray[Any]:
-    """Assign to each empty part about half of the part that is the heaviest at this point."""
+    """Assign to each empty part in turn about half of the part that is then the heaviest."""
     sizes = np.bincount(part_ids, minlength=num_parts)
     if sizes.all():
         return part_ids

@@ -430,13 +430,14 @@ def _search_pass(graph, homes, near, held, weights, bounds, traffic, power, orde
     return found
 
 
-# edges can move. Later phases restore the bound.
+# Phases: exponent of the prices, and additional tolerance of the weight bound.
+# With more tolerance, vertices with many edges can move. Later phases restore the bound.
 _PHASES = (
     (0, 0.2), (4, 0.1), (8, 0.05), (12, 0.02), (16, 0), (24, 0.02), (24, 0), (32, 0.02), (32, 0), (48, 0.02),
     (48, 0), (64, 0),
 )  # fmt: skip
-# r phases (at least three), so that about _LOOKS edges are examined (twice per phase). For graphs with up to
-# _SMALL edges, all phases run _ROUNDS times with different vertex orders.
+# For large graphs, there are fewer phases (at least three), so that about _LOOKS edges are examined (twice per
+# phase). For graphs with up to _SMALL edges, all phases run _ROUNDS times with different vertex orders.
 _LOOKS = 300e6
 _SMALL = 1 << 20
 _ROUNDS = 3
@@ -491,7 +492,7 @@ def refine_parts(
         bounded = max(sizes.max(), max_vertices), max(loads.max(), allowed), max(busiest, busiest_at_first)
         return *bounded, 2 * busiest + traffic.mean()
 
-    # Record the best partition, because moves may exceed a tight bound without a later return below it.
+    # Record the best partition, because later moves may exceed a tight bound for good.
     best, best_figures = part_ids.copy(), figures()
     for power, looser in _phases(len(indices)):
         bounds = (

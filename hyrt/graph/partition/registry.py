@@ -88,7 +88,7 @@ METHODS: Mapping[str, Callable[[], PartitionMethod]] = MappingProxyType(
 
 
 def get_partition_method(name: str) -> PartitionMethod:
-    """Return the partition method with a name after checking its dependencies.
+    """Return the partition method named `name` after checking its dependencies.
 
     Raises DataError if the method does not exist, or one of its dependencies is missing.
     """

@@ -101,7 +101,7 @@ class QuantizedRowWriter:
     dtype: np.dtype[Any]
     """Dtype of the array `features`."""
     blocks: Iterator[Array]
-    """Blocks of rows, over which one can iterate once."""
+    """Blocks of rows, which can be iterated once."""
     scales: dict[str, Array]
 
     __repr__ = short_repr

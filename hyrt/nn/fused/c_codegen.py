@@ -105,8 +105,6 @@ class _CPrinter:
     def _integer(self, kind: str) -> str:
         return self._dialect.long if kind == "long" else "int"
 
-    # Kernel arguments.
-
     @property
     def _reads_numbers(self) -> bool:
         by_edge = self._loop.masked and self._call.edge_identity == "edge"
@@ -155,8 +153,6 @@ class _CPrinter:
             return 1
         return 3 if self._loop.combine == "attention" and self._call.continues else 2
 
-    # Stages of an edge's values.
-
     def _compute_stages(self) -> list[int]:
         """Return the stage of each value: how many successive sums over columns it depends on."""
         stages: list[int] = []
@@ -198,8 +194,6 @@ class _CPrinter:
     @property
     def _has_factor(self) -> bool:
         return self._call.has_factors or self._call.has_scale
-
-    # The kernel.
 
     def _kernel(self) -> Iterator[str]:
         loop, form = self._loop, self._form
@@ -448,8 +442,6 @@ class _CPrinter:
         before = to if adds else f"(at > 0 ? {to} : 0)"
         yield f"{indent}    if (lane == 0) {to} = {before} + sum;"
         yield f"{indent}}}"
-
-    # Values.
 
     def _literal(self, number: float, kind: str) -> str:
         suffix = "f" if self._call.real == "float" else ""

@@ -328,7 +328,7 @@ class NumbaCodegen:
             case "multiply" | "divide":
                 return f"vectors.{value.op}({a[0]}, {a[1]})"
             case "add" | "subtract":
-                # These are not fused with products, so that a value has the same bits in every loop.
+                # Neither operation is fused with a product, so a value has the same bits in every loop.
                 return f"functions.{value.op}({a[0]}, {a[1]})"
             case "drawn":
                 return f"functions.drawn(no_column, {a[0]} + {a[1]}, head, {int(value.number)})"

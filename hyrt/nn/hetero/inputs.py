@@ -53,7 +53,7 @@ def _sum_parts(parts: Sequence[SparseGradient]) -> SparseGradient:
     values = parts[0].values.new_zeros((len(rows), parts[0].values.shape[1]))
     start = 0
     for part in parts:
-        # The row ids of a part are distinct, so no addition of the indexed assignment is lost.
+        # The row ids of a part are distinct. With duplicates, an indexed addition would lose terms.
         values.numpy()[positions[start : start + len(part.rows)]] += part.values.numpy()
         start += len(part.rows)
     return SparseGradient(parts[0].table, rows, values)

@@ -42,7 +42,7 @@ def block_edges(gather: SagaGather, block: Block, dtype: np.dtype[Any]) -> Edges
     """
     scale = loop_scale = None
     accumulate = gather.program.accumulate
-    # This uses plain subtraction, because `np.diff` and `np.array_equal` take three times as long.
+    # Plain subtraction is used, because `np.diff` and `np.array_equal` take three times as long.
     counts = block.degrees if block.weights is not None else block.indptr[1:] - block.indptr[:-1]
     if accumulate == "sum" and (counts != block.degrees).any():
         scale = np.divide(block.degrees, np.maximum(counts, 1), dtype=dtype)

@@ -18,7 +18,7 @@ _COMPARED = {"gt": (0, 1, False), "lt": (1, 0, False), "le": (0, 1, True), "ge":
 
 
 class NotElementwiseError(Exception):
-    """Error for an operation that has no equivalent in edge expressions; the message has its line."""
+    """Error for an operation that has no equivalent in edge expressions; the message gives its line."""
 
 
 @dataclass(frozen=True, slots=True)

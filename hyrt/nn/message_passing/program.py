@@ -85,7 +85,7 @@ def combine(
 def check_slots(layer: nn.Module, slots: int, counts: NDArray[Any], vertices: NDArray[Any]) -> None:
     """Check that a layer that concatenates messages has a slot for each edge of a vertex.
 
-    `counts` [n] is the number of edges per vertex. Raises UnsupportedModelError; the message has the vertex
+    `counts` [n] is the number of edges per vertex. Raises UnsupportedModelError; the message gives the vertex
     with the largest number.
     """
     max_count = int(counts.max(initial=0))

@@ -165,10 +165,10 @@ def trace_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Gra
     ]
     for proxy in proxies:
         if isinstance(proxy, Proxy):
-            proxy.node.meta.pop("where")  # This node has no line of user code.
+            proxy.node.meta.pop("where")  # The node was created here and has no line of user code.
     label = f"{type(layer).__name__}.{method}"
     try:
-        # Inference also traces, with gradients disabled. With gradients, `no_grad` in the method is detected.
+        # Enable gradients, which inference disables, to detect `no_grad` in the method.
         with torch.enable_grad(), _RejectRandomNumbers(label):
             returned = _nodes(getattr(traced, method)(*proxies), label)
     except UnsupportedModelError:

@@ -15,7 +15,7 @@ class Gcn(ModelKind):
     """Model kind that sums the neighbours and a self-loop, weighted by degrees."""
 
     best_form = "aggregated"
-    # These are the values of Kipf and Welling 2017, section 5.2.
+    # Values of Kipf and Welling 2017, section 5.2.
     defaults: ClassVar = {"train.lr": 1e-2, "train.weight_decay": 5e-4, "model.dropout": 0.5}
     reads = ()
     costs_like = "gcn"

@@ -119,7 +119,7 @@ def _onednn_dtypes() -> Iterator[torch.dtype]:
 
 
 ONEDNN_DTYPES = frozenset(_onednn_dtypes())
-"""Precisions for which oneDNN is used on this machine; MKL or torch's replacement has all others."""
+"""Precisions for which oneDNN is used on this machine; all others use MKL or torch's replacement."""
 
 MKL_MAX_WEIGHTS = (1 << 13) if torch.backends.mkl.is_available() else 0
 """Largest float32 matrix, in elements, for which MKL is used: oneDNN costs more per call."""

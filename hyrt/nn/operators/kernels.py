@@ -14,7 +14,7 @@ from hyrt.runtime.intrinsics import prefetch, prefetch_row, value
 from hyrt.runtime.numba_cache import nb
 from hyrt.runtime.rng import random_bits, vertex_stream
 
-# Prefetch distances of edges and destinations: enough to hide cache misses, and fit the L2 cache.
+# Prefetch distances of edges and destinations: large enough to hide cache misses, but within the L2 cache.
 _EDGES_AHEAD = 32
 _SELF_AHEAD = 4
 

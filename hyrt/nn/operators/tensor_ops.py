@@ -63,7 +63,7 @@ class TensorBlock:
     layer: int
     step: int = 0
     seed: int = 0
-    """Seed of the sampler; `layer`, `step` and `seed` are as in `Block`."""
+    """Seed of the sampler. The fields `layer`, `step` and `seed` are the same as in `Block`."""
     weights: torch.Tensor | None = None
     """Factor of each edge, [E] float32, or None."""
     edge_types: torch.Tensor | None = None
