@@ -1,1 +1,1 @@
-"""Inference: scores and metrics of a trained model, with full or sampled neighbourhoods."""
+"""Inference: scores and metrics of a trained model, with all or sampled neighbours."""

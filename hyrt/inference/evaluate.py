@@ -1,4 +1,4 @@
-"""Scores of vertices by any model, and evaluation of a model on the validation and test targets, by one or
+"""Scores of vertices for any model, and evaluation of a model on the validation and test targets, by one or
 several processes.
 """
 
@@ -38,11 +38,11 @@ Metrics = Mapping[str, Mapping[str, float]]
 
 
 ScoresAt = Callable[[Ids], "NDArray[np.float32] | None"]
-"""Function that returns the scores [n, C] of [n] vertices, or None."""
+"""Function that returns the scores [n, C] of vertices [n], or None."""
 
 
 class DistributedScorer(Protocol):
-    """Scorer shared by several processes; all processes call the same methods in the same order."""
+    """Scorer that several processes use together. All processes call the same methods in the same order."""
 
     def compute_scores(
         self,
@@ -57,13 +57,13 @@ class DistributedScorer(Protocol):
         Parameters
         ----------
         model
-            The model, with equal weights in all processes.
+            Model, with equal weights in all processes.
         vertices
             [n] vertices, equal in all processes.
         workers
             Thread team.
         check
-            Called regularly; may raise, in all processes at once.
+            Function that is called regularly, and may raise an exception in all processes at once.
         scores_at
             Returns scores that a device of this process has computed, or None.
 
@@ -98,12 +98,12 @@ def score_vertices(
     scratch: Path | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> NDArray[np.float32]:
-    """Apply a model to vertices, with all neighbours if `full`, otherwise with sampled ones.
+    """Apply a model to vertices, with all neighbours if `full`, otherwise with sampled neighbours.
 
     Returns [n, C] float32 in the order of `vertices`. A module that overrides `forward` does not support
-    layer-wise inference. With all neighbours, it then gets small mini-batches (neighbourhoods grow with
-    depth), or the full graph if it trains on that. `check` is called between pieces of the work and may raise
-    to stop.
+    layer-wise inference. With all neighbours, it gets small mini-batches (neighbourhoods grow with depth), or
+    the full graph if it trains on full graphs. `check` is called between pieces of the work, and may raise an
+    exception to stop.
     """
     if full and isinstance(model, GNN) and _is_chain(model):
         return infer_layerwise(
@@ -135,14 +135,14 @@ def score_vertices(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvalTargets:
-    """Targets of an evaluation, by split; splits without targets are omitted."""
+    """Targets of an evaluation. Splits without targets are omitted."""
 
     vertices: NDArray[np.int64]
-    """[n] vertices to score."""
+    """Vertices to score, [n]."""
     rows: Mapping[str, slice]
-    """Slice of the scores of `vertices`, by split."""
+    """Slice of each split in the scores of `vertices`."""
     labels: Mapping[str, Any]
-    """The `labels` argument of `hyrt.objective.Objective.evaluate`, by split."""
+    """Argument `labels` of `hyrt.objective.Objective.evaluate` for each split."""
 
     __repr__ = short_repr
 
@@ -160,7 +160,7 @@ def eval_vertices(config: Config, graph: Graph) -> EvalTargets:
 
 
 def eval_links(config: Config, graph: Graph, links: LinkGraph) -> EvalTargets:
-    """Return the held-out links with negative pairs and ranking candidates."""
+    """Return the held-out links, with their negatives and ranking candidates."""
     held_out, num_candidates = links.split.held_out, config.links.candidates
     candidates: dict[str, NDArray[np.int64] | None] = {
         name: None
@@ -199,14 +199,14 @@ _MAX_CLASSES = 20
 
 
 class EvaluationStoppedError(Exception):
-    """The run was stopped during an evaluation."""
+    """Exception if the run is stopped during an evaluation."""
 
 
 class Evaluator:
-    """Evaluator of a dataset's splits.
+    """Evaluator of models on the splits of a dataset.
 
-    `scratch` is the folder for temporary files (None: the system's default). By default, `objective` is built
-    from the settings, and this process computes all scores without a `scorer`.
+    `scratch` is the folder for temporary files; None selects the system's default. By default, `objective` is
+    built from the settings. Without a `scorer`, this process computes all scores.
 
     Raises ConfigError if the metric that selects the best epoch cannot be computed on the validation targets.
     """
@@ -225,7 +225,7 @@ class Evaluator:
         self._shared = scorer
         self._confusion: NDArray[np.int64] | None = None
         self.not_finite: str | None = None
-        """Warning about non-finite scores of the latest evaluation; None if all are finite."""
+        """Warning about non-finite scores in the latest evaluation; None if all are finite."""
         self.objective = objective or config.build_objective(graph.labels)
         metric = config.train.metric
         self.metric = self.objective.metrics[0] if metric == "auto" else metric
@@ -246,7 +246,7 @@ class Evaluator:
 
     @property
     def warning(self) -> str | None:
-        """Return a warning for the start of a run without validation targets; None if it has some."""
+        """Return a warning at the start of a run if there are no validation targets, otherwise None."""
         if "val" in self._targets.labels:
             return None
         patience = " and train.patience has no effect" if self._config.train.patience else ""
@@ -265,11 +265,11 @@ class Evaluator:
         should_stop: Callable[[], bool] = lambda: False,
         scores_at: ScoresAt = lambda vertices: None,
     ) -> dict[str, dict[str, float]]:
-        """Return the objective's metrics per split; splits without targets are omitted.
+        """Return the metrics of the objective for each split with targets.
 
-        With `evaluate.mode=full`, `scores_at` may provide the scores [n, C] of vertices; if it returns None,
-        they are computed here. Raises EvaluationStoppedError if `should_stop` returns true during the
-        evaluation.
+        With `evaluate.mode=full`, `scores_at` may return the scores [n, C] of vertices; if it returns None,
+        this process computes the scores. Raises EvaluationStoppedError if `should_stop` returns true during
+        the evaluation.
         """
 
         def check() -> None:
@@ -279,7 +279,7 @@ class Evaluator:
         if not self._targets.labels:
             return {}
         vertices = self._targets.vertices
-        # Summation order depends on the thread count: later evaluations of the model must round alike.
+        # The order of sums depends on the number of threads: later evaluations of the model must round alike.
         with torch_threads(num_torch_threads(model, workers.count)):
             if self._shared is not None:
                 scores = self._shared.compute_scores(model, vertices, workers, check, scores_at)
@@ -291,10 +291,10 @@ class Evaluator:
 
     @property
     def confusion(self) -> NDArray[np.int64] | None:
-        """Return the [C, C] confusion matrix of the latest evaluation (row: test label, column: prediction).
+        """Return the confusion matrix [C, C] of the latest evaluation (row: test label, column: prediction).
 
-        None before the first evaluation, in a process without scores, without test vertices, with more than
-        `_MAX_CLASSES` classes, and for objectives without one score per class.
+        Returns None before the first evaluation, in a process without scores, without test vertices, with
+        more than `_MAX_CLASSES` classes, and for objectives without a score per class.
         """
         return self._confusion
 
@@ -333,7 +333,7 @@ class Evaluator:
     def _scores(
         self, model: torch.nn.Module, vertices: Ids, workers: Workers, check: Callable[[], None]
     ) -> NDArray[np.float32]:
-        """Return [n, C] scores from all neighbours (`evaluate.mode=full`) or from sampled neighbours."""
+        """Return scores [n, C] from all neighbours (`evaluate.mode=full`) or from sampled neighbours."""
         return score_vertices(
             model,
             self._graph,
@@ -346,7 +346,7 @@ class Evaluator:
         )
 
     def ranking_value(self, metrics: Mapping[str, Mapping[str, float]], epoch: int) -> float:
-        """Return a value to rank evaluations (higher is better; NaN metrics are the worst).
+        """Return a value by which evaluations are ranked: higher is better, and NaN metrics are the worst.
 
         Without validation targets, the value is the epoch.
         """

@@ -1,4 +1,4 @@
-"""Scores and embeddings of vertices: layer-wise in chunks, by mini-batches, or by one full-graph pass."""
+"""Scores and embeddings of vertices: layer-wise in chunks, from mini-batches, or by a full-graph pass."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from hyrt.sampling.full_sampler import FullSampler
 from hyrt.sampling.kernels import count_neighbors, prefix_sum, relabel, sample_neighbors
 from hyrt.sampling.neighbor_sampler import NeighborSampler, RelationSampler
 
-# Bytes of a destination's id, degree, counts, offsets, scale factors and position in the result.
+# Bytes per destination: id, degree, counts, offsets, scale factors and position in the result.
 ROW_BYTES = 96
-# Bytes of a gathered sparse row (id, number, counts, offset), and of each entry of the row.
+# Bytes per gathered sparse row (id, number, counts, offset), and per entry of the row.
 SPARSE_ROW_BYTES, ENTRY_BYTES = 48, 8
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkCost:
-    """Memory cost of a chunk of destinations while a layer is applied, in bytes."""
+    """Memory that a layer needs for a chunk of destinations, in bytes."""
 
     row: int
     """Bytes per destination."""
@@ -52,11 +52,11 @@ class ChunkCost:
 def split_into_chunks(
     graph: Graph, marked: NDArray[np.bool_], cost: ChunkCost, budget_bytes: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Split the vertices in the mask `marked` [V] into chunks of at most `budget_bytes`.
+    """Split the vertices in the mask `marked` [V] into chunks that need at most `budget_bytes` each.
 
     Yields vertices in ascending order. A chunk exceeds the budget only if it is a single vertex.
     """
-    # Limit the temporary cost arrays to about a sixth of a chunk.
+    # Limit the temporary arrays of costs to about a sixth of a chunk.
     window = min(max(1, budget_bytes // 256), 1 << 16)
     for first in range(0, len(marked), window):
         vertices = first + np.flatnonzero(marked[first : first + window])
@@ -77,7 +77,7 @@ def split_into_chunks(
 
 def layer_cost(graph: Graph, footprint: Footprint) -> ChunkCost:
     """Return the memory cost of a layer over a block that is read in place."""
-    # Each edge stores its source, and the position of the source.
+    # Each edge stores its source and the position of the source.
     return ChunkCost(ROW_BYTES + 4 * footprint.row, graph.topology.indices.itemsize + 8 + 4 * footprint.edge)
 
 
@@ -94,14 +94,14 @@ def infer_layerwise(
 ) -> NDArray[np.float32]:
     """Apply a model to vertices [n] with all their neighbours, one layer at a time (layer-wise inference).
 
-    Each vertex's hidden row is computed once, so the cost grows with the number of layers, not with the
-    neighbourhoods. The product of a sparse feature row is also computed once, except before a maximum, which
-    multiplies last.
+    Each hidden row of a vertex is computed only once, so the cost grows with the number of layers, not with
+    the size of neighbourhoods. The product of a sparse feature row is also computed once, except with a
+    maximum, where the product follows the aggregation.
 
     `memory_bytes` is the memory budget: matrices larger than a third of it (two exist at a time) are stored
-    in files in `scratch`, and a chunk's arrays take a quarter. Not included are a byte per vertex and layer,
-    the sorted `vertices`, cached degrees of the graph, and single vertices whose edges alone exceed a chunk.
-    `between_chunks` may raise to stop.
+    in files in `scratch`, and the arrays of a chunk use a quarter. It does not include a byte per vertex and
+    layer, the sorted `vertices`, cached degrees of the graph, and single vertices whose edges alone exceed a
+    chunk. `between_chunks` may raise an exception to stop.
 
     Returns [n, width] float32 in the order of `vertices`: scores, or hidden rows if fewer `layers` are
     applied. The result is a memory map if it exceeds a third of the budget.
@@ -134,7 +134,7 @@ def infer_layerwise(
                 else:
                     out[order[start:stop]] = result[np.searchsorted(part, ordered[start:stop])]
             if not last:
-                # The assignment also frees the input matrix of the previous step.
+                # This assignment also frees the input matrix of the previous step.
                 step = _dense_step(model, graph, i + 1, out, workers)
     return out
 
@@ -151,16 +151,16 @@ def infer_sampled(
     plan: InputPlan,
     between_chunks: Callable[[], None] = lambda: None,
 ) -> NDArray[np.float32]:
-    """Apply any model to vertices through sampled mini-batches; a fan-out of -1 samples all neighbours.
+    """Apply any model to vertices in sampled mini-batches. A fan-out of -1 takes all neighbours.
 
     Returns [n, classes] float32 in the order of `vertices`. Neighbours are sampled uniformly, whatever the
-    training sampler is: scores must not depend on it, and subgraph samplers cannot make mini-batches for
+    training sampler is: scores must not depend on it, and subgraph samplers cannot create mini-batches for
     given vertices.
     """
     distinct, positions = np.unique(vertices, return_inverse=True)
     if len(distinct) < len(vertices):
         options: Any = {"fanouts": fanouts, "batch_size": batch_size, "seed": seed, "plan": plan}
-        # The targets of a mini-batch must be unique.
+        # The targets of a mini-batch must be distinct.
         scores = infer_sampled(model, graph, distinct, workers, between_chunks=between_chunks, **options)
         return scores[positions]
     graph = drop_replaced_loops(graph, model)
@@ -180,7 +180,7 @@ def infer_sampled(
         for start in range(0, len(vertices), batch_size):
             between_chunks()
             units: Ids = vertices[start : start + batch_size].astype(sampler.ids)
-            # Evaluation uses negative step numbers: training never uses their random streams.
+            # Use a negative step number, whose random streams are never used in training.
             batch = sampler.sample(-1, units, workers, in_place=plan.in_place)
             loader.load(batch, plan, workers)
             parts.append(model(batch.blocks, batch.inputs).float().numpy())
@@ -190,7 +190,7 @@ def infer_sampled(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One layer over chunks of the graph: memory cost per chunk, and a function that computes its rows."""
+    """Application of a layer to chunks of the graph: memory cost, and a function that computes the rows."""
 
     cost: ChunkCost
     apply: Callable[[NDArray[np.int64]], NDArray[np.float32]]
@@ -223,7 +223,7 @@ def _first_step(
     scratch: Path | None,
     between_chunks: Callable[[], None],
 ) -> _Step:
-    """Build the step of the first layer for the format of the features."""
+    """Build the step of the first layer, which depends on the format of the features."""
     features = graph.features
     if graph.types is not None:
         return _hetero_step(model, graph, workers)
@@ -276,7 +276,7 @@ def _aggregated_step(
 
 
 def _gathered_step(model: GNN, graph: Graph, features: RowSource, workers: Workers) -> _Step:
-    """Build the step of the first layer over gathered rows; sparse rows are made dense for a maximum."""
+    """Build the step of the first layer over gathered rows; for a maximum, sparse rows become dense."""
     local = np.full(graph.num_vertices, -1, np.int32)
 
     def inputs_of(part: NDArray[np.int64]) -> tuple[Block, Rows]:
@@ -288,7 +288,7 @@ def _gathered_step(model: GNN, graph: Graph, features: RowSource, workers: Worke
         return block, torch.from_numpy(rows)
 
     cost = layer_cost(graph, model.footprint(0))
-    # Each edge may have a distinct source, and a sparse row may be full.
+    # In the worst case, each edge has a distinct source, and a sparse row is full.
     source = SPARSE_ROW_BYTES + (4 + ENTRY_BYTES) * graph.num_features
     return _step(model, 0, ChunkCost(cost.row + source, cost.edge + source), inputs_of)
 
@@ -303,7 +303,7 @@ def _hetero_step(model: GNN, graph: Graph, workers: Workers) -> _Step:
         return block, loader.hetero_rows(sources, workers)
 
     cost = layer_cost(graph, model.footprint(0))
-    # Each edge may have a distinct source, with its row and its projections.
+    # In the worst case, each edge has a distinct source, with its row and its projections.
     assert isinstance(graph.features, HeteroRows)
     source = 4 * (graph.features.width + 2 * model.widths[0])
     return _step(model, 0, ChunkCost(cost.row + source, cost.edge + source), inputs_of)
@@ -316,7 +316,7 @@ def needed_vertices(
     chunk_bytes: int,
     combine: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] = lambda grown: grown,
 ) -> list[NDArray[np.bool_]]:
-    """Return one [V] mask per layer of the vertices whose rows it must compute; the last mask is `vertices`.
+    """Return a mask [V] per layer of the vertices whose rows it must compute; the last mask is `vertices`.
 
     If the edges are partitioned over processes, `combine` merges the masks of all processes.
     """
@@ -329,9 +329,9 @@ def needed_vertices(
 
 
 def _with_neighbors(graph: Graph, marked: NDArray[np.bool_], chunk_bytes: int) -> NDArray[np.bool_]:
-    """Return the [V] mask of the marked vertices and their in-neighbours."""
+    """Return the mask [V] of the marked vertices and their in-neighbours."""
     extended = marked.copy()
-    # Three arrays of positions, and the neighbours.
+    # Each edge needs three positions and the neighbour.
     cost = ChunkCost(ROW_BYTES, 24 + graph.topology.indices.itemsize)
     for part in split_into_chunks(graph, marked, cost, chunk_bytes):
         counts = graph.topology.indptr[part + 1] - graph.topology.indptr[part]
@@ -343,11 +343,11 @@ def _with_neighbors(graph: Graph, marked: NDArray[np.bool_], chunk_bytes: int) -
 
 
 def full_block(graph: Graph, destinations: Ids, i: int, workers: Workers) -> Block:
-    """Return the block of all edges into the destinations for layer i (from 0); sources are read in place."""
+    """Return the block of all edges into the destinations for layer i (from 0), with sources in place."""
     num = len(destinations)
     degrees = np.empty(num, np.int32)
     counts = np.empty(num, np.int32)
-    # Use the integer type of training, so that the compiled loops over blocks are reused.
+    # Use the same integer type as in training, so that the compiled loops over blocks are reused.
     destinations = destinations.astype(graph.topology.indices.dtype)
     count_neighbors(graph.topology.indptr, destinations, -1, 0, num, degrees, counts)
     edges = int(counts.sum(dtype=np.int64))
@@ -394,9 +394,9 @@ def full_block(graph: Graph, destinations: Ids, i: int, workers: Workers) -> Blo
 
 
 def compact_sources(graph: Graph, block: Block, local: NDArray[np.int32]) -> tuple[Block, Ids]:
-    """Convert a block that reads all vertices in place into a block over its sources, and return both.
+    """Convert a block that reads all vertices in place to a block over its sources; return both.
 
-    `local` is a work array [V] int32 filled with -1, and is restored before the return.
+    `local` is a work array [V] int32 filled with -1, which is restored on return.
     """
     buffer = np.empty(block.num_dst + block.num_edges, block.destinations.dtype)
     columns = np.empty(block.num_edges, np.int32)
@@ -422,9 +422,9 @@ def _allocate_matrix(shape: tuple[int, int], memory_bytes: int, scratch: Path | 
     size_bytes = shape[0] * shape[1] * 4
     if size_bytes <= memory_bytes // 3:
         return np.empty(shape, np.float32)
-    # Unlink the file at once: its pages are freed with the array, even if the process is killed.
+    # Unlink the file at once, so that its pages are freed with the array even if the process is killed.
     with tempfile.TemporaryFile(dir=scratch, prefix="hyrt-hidden-") as file:
-        # A full disk raises an error here instead of SIGBUS at a later write.
+        # Allocate the blocks now: on a full disk, this raises an error instead of a later SIGBUS.
         os.posix_fallocate(file.fileno(), 0, size_bytes)
         return np.memmap(file, np.float32, "r+", shape=shape)
 
@@ -438,7 +438,7 @@ def infer_full_graph(
     layers: int,
     plan: InputPlan,
 ) -> NDArray[np.float32]:
-    """Apply any model, a module that maps (blocks, x) to one row of scores per vertex, to the full graph.
+    """Apply any model, a module that maps (blocks, x) to a row of scores per vertex, to the full graph.
 
     Returns [n, classes] float32 in the order of `vertices`. `layers` is the number of blocks that the model
     receives.
@@ -449,7 +449,7 @@ def infer_full_graph(
     model.eval()
     with ExitStack() as stack, torch.no_grad(), use_workers(workers):
         stack.callback(model.train, was_training)
-        # Negative step numbers are never used in training.
+        # Use a negative step number, whose random streams are never used in training.
         batch = sampler.sample(-1, sampler.units(-1), workers, in_place=plan.in_place)
         Loader(graph.features).load(batch, plan, workers)
         scores: NDArray[np.float32] = model(batch.blocks, batch.inputs).float().numpy()

@@ -1,4 +1,4 @@
-"""Scores of vertex pairs: pairs from .npy files or CSV tables with vertex ids, and files of their scores."""
+"""Scores of vertex pairs: files with pairs (.npy, or CSV with vertex ids) and files with their scores."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _NUMBER = re.compile(r"[-+]?\d+([.,]\d*)?")
 def read_named_pairs(
     path: Path, graph: Graph, say: Callable[[str], None] = lambda line: None
 ) -> tuple[NDArray[Any], list[list[str]]]:
-    """Read a CSV table with source and target ids; the header is optional.
+    """Read a CSV table with source and target ids, and an optional header.
 
-    If the first line has two column names that dataset imports know, such as `source` and `target`, the ids
-    are in these columns. Otherwise, they are in the first two columns, and a first line without ids is a
+    If the first line has two column names that dataset imports know, such as `source` and `target`, these
+    columns have the ids. Otherwise, the first two columns have the ids, and a first line without ids is a
     header, which is reported through `say`.
 
     Returns [n, 2] vertices, and [n] pairs of ids as written in the file. Raises DataError with the line
@@ -91,12 +91,12 @@ def read_named_pairs(
 
 
 def _find_delimiter(line: str) -> str:
-    """Return the first delimiter that splits a line into several values; a comma if none does."""
+    """Return the first delimiter that splits a line into several values, or a comma."""
     return next((each for each in _DELIMITERS if len(next(csv.reader([line], delimiter=each), [])) > 1), ",")
 
 
 def _columns_by_name(row: list[str]) -> tuple[int, int] | None:
-    """Return the columns of sources and targets if the row names both, otherwise None."""
+    """Return the indices of the source and target columns if the row names both, otherwise None."""
     plain = [normalize_name(name) for name in row]
     for source, target in ENDPOINT_COLUMN_NAMES:
         if source in plain and target in plain:
@@ -105,7 +105,7 @@ def _columns_by_name(row: list[str]) -> tuple[int, int] | None:
 
 
 def _is_header(row: list[str], types: tuple[str | None, str | None], graph: Graph) -> bool:
-    """Return whether the first line is a header, without vertex numbers or ids of any type."""
+    """Return whether the first line is a header: it has no vertex numbers and no ids of any type."""
     words = {*row, *(word.strip() for word in row)}
     if any(_NUMBER.fullmatch(word.strip()) for word in row):
         return False
@@ -113,7 +113,7 @@ def _is_header(row: list[str], types: tuple[str | None, str | None], graph: Grap
 
 
 def _numbers_of_names(names: set[str], vertex_type: str | None, graph: Graph) -> dict[str, int]:
-    """Return the original vertex numbers of the known ids, limited to `vertex_type` if given."""
+    """Return the original vertex numbers of the known ids, only of `vertex_type` if given."""
     names = names | {name.strip() for name in names}
     integers = {name: found[1] for name in names if (found := _INTEGER.fullmatch(name))}
     wanted = names | set(integers.values())
@@ -133,7 +133,7 @@ def _numbers_of_names(names: set[str], vertex_type: str | None, graph: Graph) ->
 
 
 def write_named_pairs(path: Path, names: Sequence[Sequence[object]], scores: NDArray[np.float32]) -> None:
-    """Write a table with columns `source`, `target` and `score`; an OSError leaves no partial file."""
+    """Write a table with the columns `source`, `target` and `score`. An OSError leaves no partial file."""
     with atomic_file(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         writer = csv.writer(text, lineterminator="\n")
@@ -152,7 +152,7 @@ _NPY_PAIRS_PER_WRITE = 1 << 20
 
 
 def read_pairs(path: Path, graph: Graph) -> NDArray[Any]:
-    """Read [n, 2] vertex pairs from a .npy file with the dataset's original vertex numbers.
+    """Read vertex pairs [n, 2] from a .npy file with the original vertex numbers of the dataset.
 
     Raises DataError, with the first bad position, if the file does not contain vertex pairs.
     """
@@ -162,7 +162,7 @@ def read_pairs(path: Path, graph: Graph) -> NDArray[Any]:
             pairs = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"--links {path} does not exist: {hint}") from None
-    # MemoryError and OverflowError: the header states more elements than memory or an int64 can hold.
+    # MemoryError and OverflowError: the header states more elements than fit in memory or in an int64.
     except (OSError, ValueError, MemoryError, OverflowError) as error:
         raise DataError(f"--links {path} cannot be read ({error}): {hint}") from None
     assert graph.links is not None, "only runs that predict links score pairs"
@@ -182,7 +182,7 @@ def write_link_scores(
     """Apply a model to the vertices of `pairs` [n, 2], write one score per pair, and return n.
 
     The .npy file, [n] float32, is written atomically; an OSError leaves no partial file. `memory_bytes`
-    limits hidden rows and results; rows beyond it are stored in a temporary file in the same folder.
+    limits hidden rows and results in memory; other rows are stored in a temporary file there.
     """
     vertices, positions = np.unique(pairs, return_inverse=True)
     rows = infer_layerwise(

@@ -1,4 +1,4 @@
-"""Scores, classes or embeddings of vertices, in .npy files or in CSV tables, and warnings about non-finite
+"""Scores, classes or embeddings of vertices in .npy files or CSV tables, and warnings about non-finite
 results.
 """
 
@@ -31,14 +31,14 @@ _INPUT = (
 
 
 def name_cause(model: torch.nn.Module) -> str:
-    """Return the likely cause of non-finite results and a fix."""
+    """Return the likely cause of non-finite results and its remedy."""
     tensors = [*model.parameters(), *model.buffers()]
     is_finite = all(bool(torch.isfinite(tensor).all()) for tensor in tensors if tensor.is_floating_point())
     return _INPUT if is_finite else _DIVERGED
 
 
 class NotFiniteRows:
-    """Counter of non-finite rows, for results that are written in pieces.
+    """Counter of non-finite rows in results that are written in pieces.
 
     `quantity` names the results, such as `the scores`; `nouns` are the plural and singular of the items, such
     as `vertices` and `vertex`.
@@ -61,7 +61,7 @@ class NotFiniteRows:
         self._total += len(rows)
 
     def warn(self) -> None:
-        """Warn once if any row was non-finite."""
+        """Warn once if any row is not finite."""
         if self._num_bad:
             plural, singular = self._nouns
             warn_user(
@@ -84,7 +84,7 @@ def write_named_rows(
 ) -> None:
     """Write a table of `rows` [n] or [n, columns] for `vertices` [n], atomically.
 
-    `classes` are the names of the run's classes or labels (None: unnamed). `output_kind` is `scores`,
+    `classes` are the names of the run's classes or labels, or None without names. `output_kind` is `scores`,
     `classes` or `embeddings`. Raises DataError if the dataset has ids for another number of vertices.
     """
     if output_kind == "classes" and rows.ndim == 1:
@@ -103,7 +103,7 @@ def write_named_rows(
         id_cells = _iter_ids(numbers, ids, graph.name)
         for start in range(0, len(rows), _ROWS_PER_WRITE):
             part = rows[start : start + _ROWS_PER_WRITE]
-            # Print float32 digits: Python's float64 would add meaningless ones.
+            # Print the digits of float32, since the conversion to float64 would add meaningless digits.
             values: list[Any] = (part.astype("U32") if part.dtype.kind == "f" else part).tolist()
             if columns == ["class"]:
                 values = [[value if classes is None else classes[value]] for value in values]
@@ -169,14 +169,14 @@ def select_vertices(
             ids = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"--vertices {choice} does not exist: {hint}") from None
-    # MemoryError and OverflowError: the header states more elements than memory or an int64 can hold.
+    # MemoryError and OverflowError: the header states more elements than fit in memory or in an int64.
     except (OSError, ValueError, MemoryError, OverflowError) as error:
         raise DataError(f"--vertices {choice} cannot be read ({error}): {hint}") from None
     return _find_positions(graph, ids, choice)
 
 
 def _find_positions(graph: Graph, ids: NDArray[Any], source: str) -> NDArray[np.int64]:
-    """Convert original vertex numbers to vertices of the reordered graph."""
+    """Convert original vertex numbers to the vertices of the reordered graph."""
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise DataError(
             f"{source}: expected a one-dimensional array of integers, got {ids.dtype} of shape {ids.shape}"
@@ -205,14 +205,14 @@ def write_rows(
 ) -> tuple[int, ...]:
     """Apply a model to `vertices` [n], write one row per vertex, and return the shape of the written array.
 
-    The .npy file has a row for each entry of `vertices`; duplicates are computed once. `output_kind` is
-    `scores` [n, classes] float32, `classes` [n] int32 (multi-label: [n, K] int8), or `embeddings` [n, hidden]
-    float32, the input rows of the last layer. The file is written atomically; an OSError leaves no partial
-    file. `memory_bytes` limits hidden rows and results; rows beyond it are stored in a temporary file in the
-    same folder.
+    The .npy file has a row for each entry of `vertices`, but duplicates are computed only once. `output_kind`
+    is `scores` [n, classes] float32, `classes` [n] int32 (multi-label: [n, K] int8), or `embeddings` [n,
+    hidden] float32, the input rows of the last layer. The file is written atomically, and an OSError leaves
+    no partial file. `memory_bytes` limits the memory of hidden rows and results; other rows are stored in a
+    temporary file in the same folder.
 
-    Raises ConfigError for embeddings of a model with a single layer, or classes if the labels are numbers.
-    Raises DataError for classes if scores are NaN.
+    Raises ConfigError if a model with a single layer has no embeddings, or if classes are requested although
+    the labels are numbers. Raises DataError if classes are requested and scores are NaN.
     """
     depth = len(model.layers) - (output_kind == "embeddings")
     if not depth:
@@ -255,7 +255,7 @@ def write_rows(
 
 
 def _check_scores(rows: NDArray[np.float32], vertices: NDArray[np.int64], graph: Graph, model: GNN) -> None:
-    """Raise DataError with the first bad vertex if a score is NaN, before classes are derived."""
+    """Raise DataError with the first bad vertex if a score is NaN, before classes are computed."""
     num_bad, first = 0, -1
     for start in range(0, len(rows), _NPY_ROWS_PER_WRITE):
         bad = np.flatnonzero(np.isnan(rows[start : start + _NPY_ROWS_PER_WRITE]).any(axis=1))

@@ -1,4 +1,4 @@
-"""Preprocessing of feature rows in plain PyTorch; `hyrt export` copies it into the exported module."""
+"""Preprocessing of feature rows in plain PyTorch, which `hyrt export` copies into the exported module."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 
 class PlainFeatures(nn.Module):
-    """Scales and rounds feature rows as in training.
+    """Module that scales and rounds feature rows as in training.
 
     `scaling` lists the scalings in order: `row`, `length`, or `standard` with the mean and deviation of each
     column (null for a constant column). `rows` is the format to which rows are rounded: `float16`,
-    `bfloat16`, `int8`, `int8-columns` (with `column_scales`) or `stored`. `columns` is None for training data
-    without names.
+    `bfloat16`, `int8`, `int8-columns` (with `column_scales`) or `stored`. `columns` is None if the columns of
+    the training data have no names.
     """
 
     def __init__(
@@ -40,13 +40,14 @@ class PlainFeatures(nn.Module):
             self._register("column_scales", column_scales)
 
     def _register(self, name: str, values: Sequence[float]) -> None:
-        # Scale in float64 as in training. Not persistent: weights.safetensors contains parameters only.
+        # Scale in float64 as in training. The buffer is not persistent: weights.safetensors has only
+        # parameters.
         self.register_buffer(name, torch.tensor(values, dtype=torch.float64), persistent=False)
 
     def ordered(self, x: Tensor, columns: Sequence[str]) -> Tensor:
-        """Select the model's columns, in the model's order, from rows with the given column names.
+        """Return the model's columns, in the model's order, of rows with the given column names.
 
-        Raises ValueError if one is missing, or if the model's columns have no names.
+        Raises ValueError if a column is missing, or if the model's columns have no names.
         """
         if self.columns is None:
             raise ValueError("the training data had no column names: pass columns in the same order")

@@ -1,4 +1,4 @@
-"""Graph neural network in plain PyTorch; `hyrt export` writes this file with the weights of a model.
+"""Graph neural network in plain PyTorch, which `hyrt export` writes together with the weights of a model.
 
 It requires only torch and safetensors:
 
@@ -24,13 +24,13 @@ from hyrt.report.plain_features import PlainFeatures
 
 
 def in_degrees(edge_index: Tensor, x: Tensor, edge_weight: Tensor | None) -> Tensor:
-    """Compute in-degrees, or sums of edge weights, [V, 1] with the dtype of x."""
+    """Compute in-degrees or sums of edge weights, [V, 1] with the dtype of x."""
     weights = x.new_ones(edge_index.shape[1]) if edge_weight is None else edge_weight.to(x.dtype)
     return x.new_zeros(x.shape[0]).index_add(0, edge_index[1], weights)[:, None]
 
 
 def sum_neighbors(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
-    """Sum the (weighted) source rows of the edges of each vertex, [V, f]."""
+    """Sum the source rows of each vertex's edges, weighted by `edge_weight`, [V, f]."""
     rows = x[edge_index[0]]
     if edge_weight is not None:
         rows = rows * edge_weight.to(x.dtype)[:, None]
@@ -40,14 +40,14 @@ def sum_neighbors(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> 
 def normalize_and_sum(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
     """Compute GCN's degree-scaled sum over the neighbours and the vertex itself, [V, f].
 
-    Each vertex has one self-loop, with the weight of its self-loop in the data, otherwise with weight 1.
+    Each vertex has one self-loop, with its weight in the data or otherwise with weight 1.
     """
     num = x.shape[0]
     source, end = edge_index[0], edge_index[1]
     is_loop = source == end
     weights = x.new_ones(edge_index.shape[1]) if edge_weight is None else edge_weight.to(x.dtype)
     loop_weights = x.new_ones(num + 1).scatter(0, torch.where(is_loop, end, num), weights)[:num, None]
-    # An additional row collects the self-loops of the data: a mask would give arrays of data-dependent sizes.
+    # Collect the self-loops of the data in an extra row, because a mask would give data-dependent shapes.
     end = torch.where(is_loop, num, end)
     degrees = x.new_zeros(num + 1).index_add(0, end, weights)[:num, None] + loop_weights
     scale = degrees.rsqrt()
@@ -59,9 +59,9 @@ def normalize_and_sum(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None)
 
 
 class Convolution(nn.Module):
-    """Convolution that aggregates neighbours, then multiplies: GraphSAGE, GCN, and the first half of GIN.
+    """Convolution that aggregates neighbours and then multiplies: GraphSAGE, GCN and the first half of GIN.
 
-    `combine`: `mean`, `sum` or `max` of the neighbours, concatenated to the vertex's row; `gcn`, the
+    `combine` is `mean`, `sum` or `max` of the neighbours, concatenated to the vertex's row; `gcn`, the
     degree-scaled sum with a self-loop; or `gin`, the sum plus the vertex's row.
     """
 
@@ -96,7 +96,7 @@ class Convolution(nn.Module):
 
 
 class Isomorphism(nn.Module):
-    """GIN layer: the sum of neighbours and the vertex's row, then an MLP with optional LayerNorm."""
+    """GIN layer: the sum of the neighbours and the vertex's row, then an MLP with optional LayerNorm."""
 
     def __init__(self, in_features: int, hidden: int, out_features: int, *, norm: bool) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Isomorphism(nn.Module):
 
 
 class Attention(nn.Module):
-    """GAT layer with exactly one self-loop per vertex; heads are concatenated or averaged."""
+    """GAT layer with exactly one self-loop per vertex, whose heads are concatenated or averaged."""
 
     def __init__(self, in_features: int, head_features: int, heads: int, *, average: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Heterogeneous GNN in plain PyTorch; `hyrt export` writes this file with the weights of a model.
+"""Heterogeneous GNN in plain PyTorch, which `hyrt export` writes together with the weights of a model.
 
 It requires only torch and safetensors:
 
@@ -7,7 +7,7 @@ It requires only torch and safetensors:
     model = load("folder")  # the folder with arguments.json and weights.safetensors
     scores = model({"paper": x}, {("paper", "cites", "paper"): edge_index})["paper"]
 
-Vertex types and relations are those of the training graph, in PyG's form (`data.x_dict` and
+Vertex types and relations are the same as in the training graph, in PyG's form (`data.x_dict` and
 `data.edge_index_dict`). Parameters have the same names and shapes as in hyrt. Scores equal those that hyrt
 computes over all neighbours, up to rounding. There is no dropout: for further training, add what your
 training needs.
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from hyrt.report.plain_features import PlainFeatures
 
 Edges = Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]
-"""Sources, destinations, weights (None for 1) and features of each relation's edges; rows sorted by type."""
+"""Sources, destinations, weights (None for 1) and features of each relation's edges, sorted by type."""
 
 
 def sum_at(rows: Tensor, ends: Tensor, count: int) -> Tensor:
@@ -56,8 +56,8 @@ def transform_by_type(
 class RelationMeans(nn.Module):
     """R-GCN and R-GraphSAGE layer: transformed neighbour means per relation, plus the vertex's row.
 
-    With `self_by_type`, each vertex type has a separate matrix for the vertex's row. `bases` or `blocks`:
-    number of basis matrices, or of diagonal blocks, that form a relation's matrix; 0 for none.
+    With `self_by_type`, each vertex type has a separate matrix for the vertex's row. `bases` or `blocks` is
+    the number of basis matrices or diagonal blocks that form a relation's matrix; 0 for none.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class RelationMeans(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out))
 
     def matrix(self, relation: int) -> Tensor:
-        """Return the matrix of one relation, [out, into]."""
+        """Return the matrix of a relation, [out, into]."""
         if self.coefficients is not None:
             return torch.einsum("b,boi->oi", self.coefficients[relation], self.weight)
         if self.weight.ndim == 4:
@@ -104,9 +104,9 @@ class RelationMeans(nn.Module):
 
 
 class RelationAttention(nn.Module):
-    """R-GAT layer: attention within each relation; heads are concatenated or averaged.
+    """R-GAT layer: attention within each relation, with heads that are concatenated or averaged.
 
-    `edge_features`: number of edge feature columns in the attention; 0 for none.
+    `edge_features` is the number of edge feature columns in the attention; 0 for none.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class RelationAttention(nn.Module):
 class HeteroTransformer(nn.Module):
     """HGT layer: projections per type, matrices per relation and head, and one softmax per vertex.
 
-    `hidden`: width of keys, queries and values.
+    `hidden` is the width of keys, queries and values.
     """
 
     def __init__(self, into: int, hidden: int, out: int, heads: int, types: int, relations: int) -> None:
@@ -239,7 +239,7 @@ class PlainHeteroGNN(nn.Module):
     kind
         `rgcn`, `rsage`, `rgat` or `hgt`.
     types
-        The vertex types, as for `PlainInputProjections`.
+        Vertex types, as for `PlainInputProjections`.
     relations
         Source type, name and destination type of each relation.
     heads
@@ -322,7 +322,7 @@ class PlainHeteroGNN(nn.Module):
         Parameters
         ----------
         x
-            [n, F] unscaled feature rows of each type with features in training; the model scales them. Other
+            [n, F] unscaled feature rows of each type with features in training, which the model scales. Other
             types have the vertices and embeddings of training. If the columns have a different order, pass
             `model.features_of(name).ordered(x, names)`.
         edge_index
@@ -373,7 +373,7 @@ def load(folder: str | Path) -> PlainHeteroGNN:
     arguments: dict[str, Any] = json.loads((Path(folder) / "arguments.json").read_text(encoding="utf-8"))
     model = PlainHeteroGNN(**arguments["model"])
     for name, feature_arguments in arguments["features"].items():
-        # Unlike type names, module names cannot contain arbitrary characters.
+        # Unlike type names, module names cannot contain arbitrary characters, so use the index of the type.
         model.features[str(model.input.names.index(name))] = PlainFeatures(**feature_arguments)
     model.classes = arguments["classes"]
     model.load_state_dict(load_file(Path(folder) / "weights.safetensors"))

@@ -25,8 +25,8 @@ def prediction_lines(
 ) -> list[str]:
     """Return the output of `hyrt predict` for one prediction as lines.
 
-    `advice` lists changes that would make the run faster, the best first. `assumptions` on the workload are
-    printed together with the platform's `source`.
+    `advice` lists changes that would make the run faster, starting with the best. `assumptions` about the
+    workload are printed together with the platform's `source`.
     """
     low, high = (now.epoch_s * (1 + sign * now.relative_error) for sign in (-1, 1))
     steps = f"{now.iterations:,} step{'' if now.iterations == 1 else 's'}"
@@ -59,7 +59,7 @@ def _moved_text(line: Advice) -> str:
 
 
 def scaling_lines(scaling: Sequence[tuple[int, Prediction]]) -> list[str]:
-    """Format the table of epoch time, speed-up and bottleneck by number of accelerators."""
+    """Return the table of epoch time, speed-up and bottleneck by number of accelerators."""
     if not scaling:
         return []
     first = scaling[0][1].epoch_s
@@ -93,7 +93,7 @@ def _stage_lines(now: Prediction, platform: Platform) -> list[str]:
 
 
 def _reason(now: Prediction, platform: Platform) -> str:
-    """Explain the bottleneck in brackets; "" if there is nothing to add."""
+    """Explain the bottleneck in parentheses; empty if there is nothing to add."""
     if now.bottleneck == "load" and not platform.host.loading:
         return f" (host memory {platform.host.memory_gb_s:.3g} GB/s effective)"
     times = {
@@ -108,7 +108,7 @@ def _reason(now: Prediction, platform: Platform) -> str:
     if now.bottleneck == "propagate":
         if now.stages.synchronize_s > times[slowest]:
             return " (mostly synchronization)"
-        # Name the kind, because all devices of a kind are equally slow.
+        # Name the kind of device, because all devices of a kind are equally slow.
         return f" ({_kind(now.trainers[slowest])} is the slowest trainer)"
     name = _kind(now.trainers[slowest])
     links = [kind.link_gb_s for kind in platform.accelerators if kind.kind == name]
@@ -116,7 +116,7 @@ def _reason(now: Prediction, platform: Platform) -> str:
 
 
 def _memory_array_lines(now: Prediction) -> list[str]:
-    """List the arrays that full-graph training keeps in memory."""
+    """Return lines for the arrays that full-graph training keeps in memory."""
     if not now.arrays:
         return []
     width = max(map(len, now.arrays))
@@ -126,7 +126,7 @@ def _memory_array_lines(now: Prediction) -> list[str]:
 
 
 def _split(now: Prediction) -> str:
-    """Format the split, grouped by kind of device: `cpu:0 296 · a5000 2 x 183, 2 x 182`."""
+    """Format the split by kind of device: `cpu:0 296 · a5000 2 x 183, 2 x 182`."""
     parts = []
     for kind, names in _group_by_kind(now.trainers):
         units = [now.assignment.split[i] for i in names]
@@ -141,7 +141,7 @@ def _split(now: Prediction) -> str:
 def _threads(now: Prediction, platform: Platform) -> str:
     threads = now.assignment.threads
     if threads.sample == threads.load == threads.train == platform.host.cores:
-        # The paper's model does not let stages compete for cores.
+        # In the paper's model, stages do not compete for cores.
         return f"all {pluralize(threads.sample, 'core')} for each stage"
     return f"threads sample {threads.sample}, load {threads.load}, train {threads.train}"
 
@@ -165,7 +165,7 @@ def _memory(memory: Mapping[str, MemoryNeed]) -> str:
 
 
 def _group_by_kind(names: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
-    """Group devices by kind, in order; yield the kinds with the indices of their devices."""
+    """Group devices by kind, in order; yield each kind with the indices of its devices."""
     indices: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         indices.setdefault(_kind(name), []).append(i)
@@ -194,21 +194,21 @@ _HEAD = "  n   m = rows x cols  arena words  tasks   DSP   LUT  BRAM  URAM   ms/
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplorationResult:
-    """Result of exploring the designs for the FPGA `part`."""
+    """Result of a design exploration for the FPGA `part`."""
 
     part: FpgaPart
     work: TrainingWorkload
     front: Sequence[Candidate]
-    """Pareto front, the cheapest design first."""
+    """Pareto front, starting with the cheapest design."""
     paper: Candidate | str
-    """Design of the paper's Table IV, or why it does not fit."""
+    """Design in Table IV of the paper, or why it does not fit."""
     base: FpgaDesign
-    """Design parameters that were not varied."""
+    """Design parameters that are not varied."""
     build: Build | None
     built: Candidate | str | None
     """Design of the build in `build`, or why it cannot be estimated; None without a build."""
     assumptions: Sequence[str]
-    """Assumptions on the workload."""
+    """Assumptions about the workload."""
 
 
 def exploration_lines(result: ExplorationResult) -> list[str]:
@@ -333,7 +333,7 @@ def _build_lines(build: Build, base: FpgaDesign) -> list[str]:
 
 
 def _design(design: FpgaDesign) -> dict[str, Any]:
-    """Return a design's fields as in a platform file."""
+    """Return the fields of a design as in a platform file."""
     values = asdict(design)
     values["ddr_gb_s"] = values.pop("ddr_bytes_per_s") / 1e9
     values["assumed"] = sorted(values.pop("assumed"))
@@ -353,7 +353,7 @@ def _entry_or_reason(candidate: Candidate | str, part: FpgaPart, work: TrainingW
 
 
 def _cycles(candidate: Candidate, work: TrainingWorkload) -> dict[str, Any]:
-    """Return the cycles of a task by phase, and the total if aggregation and update overlap."""
+    """Return the cycles of a task by phase, and the total with overlapping aggregation and update."""
     shape = TaskShape.from_workload(work.at(work.batch_size / candidate.tasks))
     cycles = task_cycles(shape, candidate.design)
     return {

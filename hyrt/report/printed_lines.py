@@ -21,7 +21,7 @@ _ASCII_REPLACEMENTS = str.maketrans(
 def print_wrapped(lines: Sequence[str], *, also_in_pipes: bool = False) -> None:
     """Print lines, word-wrapped to the terminal width.
 
-    Files and pipes get unwrapped lines unless `also_in_pipes` is set; then the width is COLUMNS, or 80.
+    Files and pipes get unwrapped lines unless `also_in_pipes` is set, which uses the width COLUMNS, or 80.
     """
     is_wrapped = also_in_pipes or sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_wrapped else None
@@ -30,7 +30,7 @@ def print_wrapped(lines: Sequence[str], *, also_in_pipes: bool = False) -> None:
 
 
 def wrap_lines(lines: Sequence[str], width: int | None) -> list[str]:
-    """Wrap lines at blanks, with indented continuation lines; `width` None keeps them as they are."""
+    """Wrap lines at blanks, with indented continuation lines; if `width` is None, do not wrap."""
     if width is None:
         return list(lines)
     return [
@@ -44,7 +44,7 @@ def wrap_lines(lines: Sequence[str], width: int | None) -> list[str]:
 
 
 def to_encodable(text: str, encoding: str | None) -> str:
-    """Replace characters that an output encoding (None: UTF-8) does not support.
+    """Replace characters that an output encoding does not support; None means UTF-8.
 
     Unprintable characters, such as undecodable bytes of a file name, are replaced as in `escape_undecodable`.
     """
@@ -55,16 +55,16 @@ def to_encodable(text: str, encoding: str | None) -> str:
 
 
 def install_encoding_fallback() -> None:
-    """Replace unsupported characters in all printed text as `to_encodable` does, for any output encoding."""
+    """Replace unsupported characters in all printed text as `to_encodable` does."""
     codecs.register_error("hyrt.plain", _replace_unencodable)
-    # Substitutes of standard output in tests and notebooks may lack this method.
+    # Replacements of standard output in tests and notebooks may lack this method.
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="hyrt.plain")
 
 
 def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
-    """Handle an encoding error: return the replacement, and the position at which to continue."""
+    """Handle an encoding error: return the replacement, and the position at which encoding continues."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return to_encodable(error.object[error.start : error.end], "ascii"), error.end
@@ -76,7 +76,7 @@ def quote_path(path: str | Path) -> str:
     Parameters
     ----------
     path
-        Path that may contain bytes that are not UTF-8, as lone surrogates, which most outputs cannot show.
+        Path, in which lone surrogates stand for bytes that are not UTF-8. Most outputs cannot show these.
 
     Returns
     -------

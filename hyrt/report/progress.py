@@ -40,24 +40,24 @@ if TYPE_CHECKING:
 
 
 _REDRAW_S = 0.1
-# After a resize, tmux rewraps lines at once but reports the new width up to 0.25 s later.
+# After a resize, tmux rewraps lines at once, but reports the new width up to 0.25 s later.
 _STABLE_S = 0.3
-# Number of recent lines that can be redrawn after a resize.
+# Maximum number of recent lines that can be redrawn after a resize.
 _MAX_REDRAWN_LINES = 200
-# Approximate number of displayed epochs if a run has many; metrics.jsonl has all epochs.
+# Approximate number of epochs that are displayed in a long run; metrics.jsonl has all epochs.
 _MAX_SHOWN_EPOCHS = 40
 
 
 class Progress:
-    """Displays a run's events; a context manager.
+    """Display of a run's events; a context manager.
 
-    A terminal shows the newest steps as one line that is redrawn below the permanent lines, which are one per
-    notice, epoch and evaluation (in a run of many epochs, of some of them). `with_dashboard` redraws the
-    whole pipeline instead. Otherwise, or with `plain`, all lines are plain, and a long epoch has a line at
-    most every `interval_s` seconds. `quiet` prints only the last lines, and warnings to standard error.
+    A terminal shows the latest steps as one line that is redrawn below the permanent lines. There is one per
+    notice, epoch and evaluation; a long run shows only some epochs. `with_dashboard` redraws the whole
+    pipeline instead. Without a terminal, or with `plain`, all lines are permanent, with at most one every
+    `interval_s` seconds within an epoch. `quiet` prints only the last lines, and warnings to standard error.
 
-    If the display cannot be written any more (closed pipe, full disk), it is disabled, `write_error` holds
-    the error, and the run continues. Without standard output, it is disabled at once.
+    If writing fails (closed pipe, full disk), the display is disabled, `write_error` has the error, and the
+    run continues. Without standard output, the display is disabled at once.
     """
 
     def __init__(
@@ -82,22 +82,21 @@ class Progress:
         if console is None and not plain and not quiet and self._stream and _can_redraw(self._stream):
             self._console = _make_console(self._stream)
         self._live: Live | None = None
-        # Terminal size when the live display was drawn, and the width of each of its lines.
+        # Size of the terminal when the live display was drawn, and the width of each of its lines.
         self._drawn_size: tuple[tuple[int, int], list[int]] = ((0, 0), [])
-        # Newest terminal size, and the time since when it is unchanged.
+        # Latest size of the terminal, and the time since which it has not changed.
         self._last_size: tuple[tuple[int, int] | None, float] = (self._size, -math.inf)
-        # Lines that wait until the size is stable; the flag ends the live display first.
+        # Lines that are printed once the size is stable. The flag says whether to end the live display first.
         self._delayed: list[tuple[str, int, bool]] = []
-        # Recent permanent lines, and the terminal size at which rows of the live display scrolled out of
-        # view.
+        # Recent permanent lines, and the terminal size at which rows of the live display left the screen.
         self._recent_lines: deque[tuple[str, int]] = deque(maxlen=_MAX_REDRAWN_LINES)
         self._scrolled_at: tuple[int, int] | None = None
         self._epochs = 0
-        # Epochs of the newest epoch line and evaluation line.
+        # Epochs of the latest epoch line and evaluation line.
         self._epoch_line = self._evaluation_line = 0
-        # Whether a line has reported that nothing can be evaluated; it is printed once.
+        # Whether a line, which is printed once, has reported that nothing can be evaluated.
         self._has_reported_no_scores = False
-        # Best evaluation that has not been displayed.
+        # Best evaluation, if it has not been displayed yet.
         self._pending_best: EvaluationFinished | None = None
         self._shown_s = clock()
         self._stages = _StageMeans()
@@ -123,7 +122,7 @@ class Progress:
                 self._predicted_s = event.epoch_s
                 self._predicted_step_s = event.iteration_s
                 self._print(f"{'predicted':<10}{prediction_line(event)}", indent=10)
-            # Rejected trial changes would confuse readers; they are in the report.
+            # Trial changes that are rejected would confuse readers. They are in the report.
             case AssignmentChanged(is_trial=False):
                 self._print(f"step {event.step:,}: {event.reason}", indent=2)
             case StepMetrics():
@@ -135,7 +134,7 @@ class Progress:
                 line = epoch_line(
                     event, self._epochs, stages.means(), stages.bottleneck(), stages.memory_bytes, self._width
                 )
-                # Keep the dashboard during evaluation, and print the epoch line above it.
+                # Keep the dashboard during evaluation, and print the line of the epoch above it.
                 self._print(line, ends_live=not self._dashboard)
                 self._stages = _StageMeans()
                 self._shown_s = self._clock()
@@ -155,7 +154,7 @@ class Progress:
             case Notice():
                 self._print(event.text, indent=2)
             case RunEnded():
-                # The last line names the best epoch, so its evaluation must be displayed.
+                # The last line names the best epoch, so its evaluation must have been displayed.
                 if best := self._pending_best:
                     self._print(f"{f'epoch {best.epoch}':<10}{evaluation_line(best)}", indent=12)
                 self.print_line(self._last_line(event))
@@ -167,7 +166,7 @@ class Progress:
         self._print(text, indent=2, final=True)
 
     def _is_due(self, epoch: int, last: int) -> bool:
-        """Return whether an epoch is displayed after the displayed epoch `last`."""
+        """Return whether an epoch is displayed, given the last displayed epoch `last`."""
         return epoch in (1, self._epochs) or epoch - last >= math.ceil(self._epochs / _MAX_SHOWN_EPOCHS)
 
     @property
@@ -176,7 +175,7 @@ class Progress:
 
     @property
     def _size(self) -> tuple[int, int] | None:
-        """Columns and rows of the terminal."""
+        """Columns and rows of the terminal; None without a terminal."""
         if self._console is None:
             return None
         size = self._console.size
@@ -187,7 +186,7 @@ class Progress:
         if self._quiet:
             return
         if self._console is None:
-            # The line of the epoch follows at once and has the same information.
+            # The line of the epoch follows at once, with the same information.
             is_last = group.steps_done >= group.steps_per_epoch
             is_repeated = is_last and self._is_due(group.epoch, self._epoch_line)
             if now - self._shown_s >= self._interval_s and not is_repeated:
@@ -199,13 +198,13 @@ class Progress:
             self._write(lambda: self._redraw(self._render(group)))
 
     def _is_size_stable(self, now: float) -> bool:
-        """Return whether the terminal size is stable: during a resize, a drawing may be too wide."""
+        """Return whether the terminal size is stable. During a resize, a drawing may be too wide."""
         if self._size != self._last_size[0]:
             self._last_size = self._size, now
         return now - self._last_size[1] >= _STABLE_S
 
     def _last_line(self, ended: RunEnded) -> str:
-        """Return the best epoch's test score and the time per epoch, as far as known."""
+        """Return the test score of the best epoch and the time per epoch, if known."""
         parts = [] if ended.status == "finished" else [ended.status]
         summary = ended.summary
         if summary.get("metrics"):
@@ -223,7 +222,7 @@ class Progress:
         if not self._quiet:
             self._print(text, indent=2)
         elif sys.stderr is not None:
-            # A closed pipe must not end the run, as for standard output.
+            # A closed pipe must not end the run, as on standard output.
             with contextlib.suppress(OSError):
                 print(to_encodable(text, sys.stderr.encoding), file=sys.stderr, flush=True)
 
@@ -256,7 +255,7 @@ class Progress:
     def _print_wrapped(self, console: Console, text: str, indent: int) -> None:
         from rich.text import Text
 
-        # A Text object disables rich's markup and emoji names (`opencl:0:` could be one).
+        # A Text object disables rich's markup and emoji names, such as `:0:` in `opencl:0:`.
         console.print(Text("\n".join(_wrap_line(text, indent, console.width))), soft_wrap=True)
 
     def _print_plain(self, text: str) -> None:
@@ -282,7 +281,7 @@ class Progress:
 
         assert self._console is not None
         self._end_if_resized()
-        # A low terminal gets only the first lines, which show the newest steps.
+        # Show only the first lines on a low terminal; they show the latest steps.
         lines = self._console.render_lines(picture, pad=False)[: self._console.height]
         size = self._console.size.width, self._console.size.height
         self._drawn_size = size, [Segment.get_line_length(line) for line in lines]
@@ -301,7 +300,7 @@ class Progress:
     def _end_live(self) -> None:
         if self._live is not None:
             live, self._live = self._live, None
-            # On stop, rich draws all rows again, even those that do not fit.
+            # When stopped, rich draws all rows again, even rows that do not fit.
             live.update("")
             live.stop()
             self._erase_wrapped()
@@ -313,7 +312,7 @@ class Progress:
             self._redraw_lines(self._console)
 
     def _erase_wrapped(self) -> None:
-        """Erase the additional rows of a live display that was wrapped by a narrower terminal."""
+        """Erase the rows by which a live display has grown because a narrower terminal has wrapped it."""
         from rich.control import Control
         from rich.segment import ControlType
 
@@ -326,13 +325,14 @@ class Progress:
             erased = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * added_rows
             self._console.control(Control(*erased))
         if len(columns) + added_rows > height:
-            # Rows above the top of the terminal cannot be erased, and reappear if the terminal grows.
+            # Rows above the top of the terminal cannot be erased, and appear again if the terminal grows.
             self._scrolled_at = current_width, height
 
     def _redraw_lines(self, console: Console) -> None:
-        """Redraw the permanent lines if the terminal has grown and rows of the live display may reappear.
+        """Redraw the permanent lines if the terminal has grown, so that old rows may appear.
 
-        Rows are erased one by one: terminals may move rows that are erased at once to their scrollback.
+        Rows are erased one by one, because terminals may move rows that are erased together to the
+        scrollback.
         """
         from rich.control import Control
         from rich.segment import ControlType
@@ -354,7 +354,7 @@ class Progress:
             self._print_wrapped(console, text, indent)
 
     def _write(self, action: Callable[[], None]) -> None:
-        """Write to the display; disable the display if that fails."""
+        """Write to the display, and disable the display if this fails."""
         if self.write_error is not None:
             return
         try:
@@ -369,7 +369,7 @@ class Progress:
 
 
 class _StageMeans:
-    """Mean stage times of an epoch, over its steps."""
+    """Mean stage times over the steps of an epoch."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -396,13 +396,13 @@ class _StageMeans:
 def _best_text(metrics: Mapping[str, Mapping[str, float]], chosen_by: str, epoch: int) -> str:
     """Describe the best scores; empty if no split has the metric."""
     scores = scores_text({"test": metrics["test"]} if "test" in metrics else metrics, chosen_by)
-    # Without validation vertices, the last evaluation counts.
+    # Without validation vertices, the last evaluation counts as the best.
     origin = f"best validation, epoch {epoch}" if "val" in metrics else f"epoch {epoch}"
     return f"{scores} ({origin})" if scores else ""
 
 
 def _wrap_line(text: str, indent: int, width: int) -> list[str]:
-    """Wrap a line to the terminal width. Paths are not broken, so that users can copy them."""
+    """Wrap a line to the terminal width, but do not break paths, so that users can copy paths."""
     return textwrap.wrap(
         text,
         max(width, indent + 20),
@@ -428,13 +428,13 @@ def _is_notebook() -> bool:
     Its output is a terminal, but notebooks cannot move the cursor up.
     """
     variables = os.environ
-    # The kernel sets these variables for pagers and colours in notebooks.
+    # The kernel sets these variables to disable pagers and select colors in notebooks.
     is_kernel = variables.get("TERM") == "xterm-color" and variables.get("GIT_PAGER") == "cat"
     return "JPY_PARENT_PID" in variables or is_kernel
 
 
 def _rewraps_on_resize() -> bool:
-    """Return whether the terminal rewraps lines when it becomes narrower, which some old terminals do not."""
+    """Return whether the terminal rewraps lines when it becomes narrower; some old terminals do not."""
     kind = os.environ.get("TERM", "")
     if "XTERM_VERSION" in os.environ or kind.startswith(("linux", "rxvt", "vt")):
         return False
@@ -446,14 +446,14 @@ def _make_console(stream: TextIO) -> Console:
 
     class _Console(Console):
         def on_broken_pipe(self) -> None:
-            # Disable the display; rich would end the process.
+            # Raise the error, which disables the display. rich would end the process.
             raise
 
     return _Console(file=stream, highlight=False)
 
 
 def _discard(stream: TextIO) -> None:
-    """Redirect pending output to the null device; otherwise the interpreter fails to flush it at exit."""
+    """Redirect pending output to the null device, because the interpreter could not flush it at exit."""
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError):

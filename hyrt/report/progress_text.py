@@ -36,15 +36,15 @@ _METRIC_NAMES = {
     "mae": "MAE",
     "r2": "R2",
 }
-# Errors have the unit of the labels or its square, so no fixed number of decimals is suitable.
+# Metrics in the unit of the labels or its square, for which no fixed number of decimals is suitable.
 _UNBOUNDED_METRICS = ("mse", "mae")
 
 
 def step_line(group: StepMetrics, epochs: int, width: int | None) -> str:
-    """Format the newest steps as one line: position, speed and bottleneck of the run.
+    """Format the latest steps as one line: position, speed and bottleneck of the run.
 
     Parts that do not fit into `width` columns are omitted in this order: the bar, memory, stages under 2 % of
-    the longest, all stages but the bottleneck, all stages, speed. Without `width`, only the bar is.
+    the longest, all stages but the bottleneck, all stages, speed. Without `width`, only the bar is omitted.
     """
     stages, memory = stages_text(group.stage_s, group.bottleneck), process_text(group)
     if width is not None and (line := format_with_bar(group, epochs, [stages, memory], width)):
@@ -59,7 +59,7 @@ def position_parts(group: StepMetrics, epochs: int) -> list[str]:
 
 
 def format_with_bar(group: StepMetrics, epochs: int, more: Sequence[str], width: int) -> str:
-    """Format the position with a bar of the epoch's steps; empty if the bar does not fit."""
+    """Format the position with a progress bar of the epoch; empty if the bar does not fit."""
     epoch, count, *rates = position_parts(group, epochs)
     columns = min(24, width - len("  ".join([epoch, count, *rates, *more])))
     if columns < 8:
@@ -109,11 +109,11 @@ def _fit_line(
 
 
 def evaluation_line(evaluated: EvaluationFinished) -> str:
-    """Format the metric that selects the best epoch, for each split."""
+    """Format the metric that selects the best epoch for each split."""
     scores = scores_text(evaluated.metrics, evaluated.chosen_by)
     if not scores:
         return "nothing to evaluate: the dataset has no validation or test vertices"
-    # Without validation targets, the newest evaluation always counts as the best.
+    # Without validation targets, the latest evaluation always counts as the best.
     is_best = evaluated.is_best and "val" in evaluated.metrics
     return f"{scores}{'  best so far' if is_best else ''}  ({format_brief_duration(evaluated.seconds)})"
 
@@ -147,7 +147,7 @@ def scores_text(metrics: Mapping[str, Mapping[str, float]], metric: str) -> str:
 
 
 def stages_text(stage_s: Mapping[str, float], bottleneck: str) -> str:
-    """Format stage times, with the bottleneck marked: `sample 6.1 ms load 9.0 propagate 41 ◀`."""
+    """Format stage times and mark the bottleneck: `sample 6.1 ms load 9.0 propagate 41 ◀`."""
     parts: list[str] = []
     for name, time_s in stage_s.items():
         unit = "" if parts else " ms"
@@ -161,7 +161,7 @@ def memory_text(memory_bytes: int) -> str:
 
 
 def process_text(group: StepMetrics) -> str:
-    """Format memory as `mem 700 MiB`; with several ranks, add `rank 2 of 0 to 3 is slowest`."""
+    """Format memory as `mem 700 MiB`; if there are several ranks, add `rank 2 of 0 to 3 is slowest`."""
     memory = memory_text(group.memory_bytes)
     if group.slowest_rank is None:
         return memory
@@ -184,10 +184,10 @@ _QUEUE_BARS_WIDTH = 72
 
 
 def dashboard(group: StepMetrics, *, epochs: int, predicted_s: float | None, width: int) -> Group:
-    """Render the dashboard of the newest steps for a terminal of `width` columns.
+    """Render the dashboard of the latest steps for a terminal of `width` columns.
 
-    Below 92 columns each stage has a row, and below 60 waiting times are omitted. `predicted_s`: predicted
-    time per step in seconds, or None.
+    Below 92 columns, each stage has a row, and below 60, waiting times are omitted. `predicted_s` is the
+    predicted time per step in seconds, or None.
     """
     from rich.console import Group
     from rich.text import Text
@@ -216,7 +216,7 @@ def dashboard(group: StepMetrics, *, epochs: int, predicted_s: float | None, wid
 
 
 def _chunks(group: StepMetrics, width: int) -> list[Text]:
-    """Render the chunk summary of each trainer; of several ranks, only of the slowest one's trainers."""
+    """Render the chunk summary of each trainer; with several ranks, only of the slowest rank's trainers."""
     from rich.text import Text
 
     lines: list[str] = []
@@ -252,8 +252,8 @@ def _caches(group: StepMetrics) -> list[Text]:
 def _pipeline(group: StepMetrics, width: int) -> Table:
     """Render the stages in one row, with the channels between them.
 
-    A stage has its threads, its time in milliseconds and as a bar relative to the slowest stage, and its
-    waiting times. A channel has its mean fill as a bar and as `items/capacity`.
+    A stage shows its threads, its time in milliseconds and as a bar relative to the slowest stage, and its
+    waiting times. A channel shows its mean fill as a bar and as `items/capacity`.
     """
     from rich.table import Table
     from rich.text import Text
@@ -296,7 +296,7 @@ def _stage_rows(group: StepMetrics, width: int) -> Table:
 
 
 def _cells(group: StepMetrics, stage: str, length: int) -> tuple[str, str, str]:
-    """Return a stage's name and threads, its bar, and its time in milliseconds."""
+    """Return the name and threads of a stage, its bar, and its time in milliseconds."""
     stage_s = group.stage_s.get(stage, 0.0)
     slowest = max(group.stage_s.values(), default=0.0)
     threads = group.threads.get(THREADS.get(stage, ""))
@@ -308,7 +308,7 @@ def _cells(group: StepMetrics, stage: str, length: int) -> tuple[str, str, str]:
 
 
 def _waits(group: StepMetrics, stage: str) -> list[str]:
-    """Return a stage's waiting times for input and output, except negligible ones."""
+    """Return the waiting times of a stage for input and output, unless they are negligible."""
     waits = [
         f"{format_brief_milliseconds(wait_s)} {label}"
         for label, end in (("in", "input"), ("out", "output"))
@@ -318,7 +318,7 @@ def _waits(group: StepMetrics, stage: str) -> list[str]:
 
 
 def _queue(group: StepMetrics, stage: str) -> list[str]:
-    """Return a stage's output channel as a bar and as `1.9/3`, summed over trainers; empty if it has none."""
+    """Return a stage's output channel as a bar and as `1.9/3`, summed over trainers; empty without one."""
     fill, depth = fill_and_depth(CHANNELS.get(stage, ""), group.queued, group.queue_depth)
     if not depth:
         return []
@@ -330,12 +330,12 @@ def _style(group: StepMetrics, stage: str) -> str:
 
 
 def _fill_text(fill: float, depth: int) -> str:
-    """Format a channel's fill as `1.9/3`."""
+    """Format the fill of a channel as `1.9/3`."""
     return f"{fill:.1f}/{depth}" if fill < 9.95 else f"{fill:.0f}/{depth}"
 
 
 def _trainers(group: StepMetrics, width: int) -> Table:
-    """Render each trainer's targets, share of the step, busy time and channels."""
+    """Render the targets, share of the step, busy time and channels of each trainer."""
     from rich.table import Table
     from rich.text import Text
 
@@ -363,7 +363,7 @@ def _trainers(group: StepMetrics, width: int) -> Table:
 
 
 def series_lines(summary: Mapping[str, Any], total: int) -> list[str]:
-    """Return the final output of `hyrt run --seeds` for `RunSeries.summarize` and the number of all runs."""
+    """Return the final output of `hyrt run --seeds`, given `RunSeries.summarize` and the number of runs."""
     done = len(summary["runs"])
     seeds, splits = _numbers("seed", summary["seeds"]), _numbers("split", summary["splits"])
     lines = [f"{done} of {total} runs · {seeds} · {splits}"]

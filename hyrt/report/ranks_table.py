@@ -12,7 +12,7 @@ from hyrt.predict.predict_ranks import RanksComparison
 
 
 def full_graph_lines(comparison: FullGraphComparison) -> list[str]:
-    """Return the output of `hyrt predict --full-graph --ranks`; tables fit into 80 columns."""
+    """Return the output of `hyrt predict --full-graph --ranks`, whose tables fit into 80 columns."""
     network = comparison.network
     lines = [
         (
@@ -77,7 +77,7 @@ def ranks_lines(comparison: RanksComparison) -> list[str]:
 
 
 def _strategy_lines(prediction: DistributedPrediction) -> list[str]:
-    """Format the stages and the traffic of a rank."""
+    """Return lines with the stages and the traffic of a rank."""
     stages = " · ".join(
         f"{name} {format_milliseconds(time_s)}" for name, time_s in prediction.stages_s.items()
     )

@@ -57,9 +57,9 @@ _EVENT_NAMES = {
 }
 
 SERIES = "series.json"
-"""File that marks the folder of a run series."""
+"""File that marks the folder of a series of runs."""
 
-# File systems allow 255 bytes; temporary names are longer than the final name.
+# File systems allow 255 bytes, and temporary names are longer than the final name.
 _MAX_NAME_BYTES = 200
 
 # Names of the temporary files of `write_atomically`.
@@ -67,7 +67,7 @@ _TEMPORARY_FILE = re.compile(r"\..+\.\d+\.partial")
 
 
 class RunFolder:
-    """Folder of a run, and writer of its records; must be closed, or used as a context manager.
+    """Folder of a run, which also writes its records; must be closed, or used as a context manager.
 
     Use `create` for a new run and `open` for an existing run; `handle` records the run's events.
     """
@@ -81,7 +81,7 @@ class RunFolder:
 
     @staticmethod
     def remove_incomplete(path: Path) -> None:
-        """Remove a run folder whose process was killed while creating it; keep any other folder."""
+        """Remove a run folder that a killed process has not created completely; keep any other folder."""
         if not path.is_dir():
             return
         run = RunFolder(path)
@@ -99,9 +99,9 @@ class RunFolder:
     def create(cls, root: Path, name: str | None, config: Config) -> RunFolder:
         """Create the folder of a new run, with config.yaml and env.json.
 
-        The default name has the local time, model and dataset: 2026-11-21-101502-graphsage-community. A
-        number is appended if the folder exists, also in concurrent processes. Raises ConfigError if `name` is
-        not a plain file name or `root` is not a folder, and HyrtError if the folder cannot be written.
+        The default name has the local time, model and dataset: 2026-11-21-101502-graphsage-community. If the
+        folder exists, a number is appended, also in concurrent processes. Raises ConfigError if `name` is not
+        a plain file name or `root` is not a folder, and HyrtError if the folder cannot be written.
         """
         name = default_name(config, datetime.now()) if name is None else name
         if not name or name != Path(name).name or name.startswith(".") or not name.isprintable():
@@ -132,9 +132,9 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, *, for_reading: bool = False) -> RunFolder:
-        """Open the folder of an existing run; `for_reading` permits missing checkpoints.
+        """Open the folder of an existing run; with `for_reading`, checkpoints may be missing.
 
-        Raises CheckpointError with the missing part if it is not a run folder.
+        Raises CheckpointError with the missing part if the folder is not a run folder.
         """
         if is_path_too_long(path):
             raise CheckpointError(
@@ -176,8 +176,7 @@ class RunFolder:
         path = self.path / "config.yaml"
         settings = load_settings(path)
         if not settings:
-            # Runs store all settings. An empty file would mean the defaults, which are those of a different
-            # run.
+            # Runs store all settings. An empty file would mean the defaults, and thus a different run.
             raise ConfigError(f"{path} contains no settings: restore an intact copy, or start a new run")
         for section, key, group in (
             ("sampler", "kind", SAMPLERS),
@@ -222,13 +221,13 @@ class RunFolder:
         return self.path / LINKS
 
     def store_links(self, split: LinkSplit) -> None:
-        """Write the link split for later commands, unless the file exists; raise HyrtError if that fails."""
+        """Write the link split for later commands, unless the file exists; raise HyrtError if this fails."""
         if not self.links_path.is_file():
             with explain_write_errors(self.links_path):
                 write_links(self.links_path, split)
 
     def is_finished(self, epochs: int | None) -> bool:
-        """Return whether the run stopped early or has completed `epochs` epochs (None: any number).
+        """Return whether the run has stopped early or completed `epochs` epochs (None: any number).
 
         Raises DataError if summary.json is damaged.
         """
@@ -266,7 +265,7 @@ class RunFolder:
 
         Every line has `event` (started, predicted, balanced, steps, evaluated, epoch_ended, checkpointed,
         notice), `time_s` (seconds since the start of the run) and the fields of the event; non-finite numbers
-        are null. Raises HyrtError if the file cannot be written, was removed or was moved.
+        are null. Raises HyrtError if the file cannot be written, or has been removed or moved.
         """
         if isinstance(event, RunStarted) and not event.simulated:
             return
@@ -302,7 +301,7 @@ class RunFolder:
             self._check_not_moved(self._file)
 
     def _check_not_moved(self, file: BinaryIO) -> None:
-        """Raise HyrtError if the file was removed or moved, because further lines would be lost."""
+        """Raise HyrtError if the file has been removed or moved, because further lines would be lost."""
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), os.stat(self.metrics_path)):
                 return
@@ -312,7 +311,7 @@ class RunFolder:
         )
 
     def remove_leftovers(self) -> None:
-        """Delete the temporary files of a killed process; the caller must hold the folder's lock.
+        """Delete the temporary files of a killed process. The caller must hold the lock of the folder.
 
         Raises HyrtError if the folder cannot be written.
         """
@@ -322,16 +321,16 @@ class RunFolder:
                     path.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Remove the folder, and its parent if that was created with it and is empty."""
+        """Remove the folder, and also its parent folder if it was created for the run and is empty."""
         self.close()
         shutil.rmtree(self.path)
         if self._has_created_root:
-            # Another process may have created a run in the parent.
+            # Another process may have created a run in the parent folder.
             with suppress(OSError):
                 self.path.parent.rmdir()
 
     def close(self) -> None:
-        """Close metrics.jsonl; a later event reopens it."""
+        """Close metrics.jsonl. A later event opens it again."""
         if self._file is not None:
             file, self._file = self._file, None
             with explain_write_errors(self.metrics_path):
@@ -344,13 +343,13 @@ class RunFolder:
         try:
             self.close()
         except HyrtError:
-            # If the disk is full, the first error is the one to report.
+            # If the disk is full, report the first error, not this one.
             if kind is None:
                 raise
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read a metrics.jsonl file, ignoring an incomplete last line.
+    """Read a metrics.jsonl file, and ignore an incomplete last line.
 
     Raises DataError if the file cannot be read or another line is damaged.
     """
@@ -366,7 +365,7 @@ def default_name(config: Config, moment: datetime) -> str:
 
 
 def short_name(source: str) -> str:
-    """Shorten a dataset's name or path to a distinctive part that file names may contain."""
+    """Shorten a dataset's name or path to a distinctive part that is valid in file names."""
     kind, colon, parameters = source.partition(":")
     if colon and re.fullmatch(r"[A-Za-z][\w-]*", kind):
         first = re.split(r"[,?:=/]", parameters)[0]
@@ -399,7 +398,7 @@ def _make_new_folder(root: Path, name: str) -> Path:
 
 
 def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield each record of a metrics file with the offset after its line, in bytes."""
+    """Yield each record of a metrics file with the byte offset at the end of its line."""
     end = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -411,7 +410,7 @@ def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
                 if not isinstance(record, dict) or not {"event", "time_s"} <= record.keys():
                     raise ValueError("not a record")
             except ValueError as error:
-                # A power loss can leave zeros in the last block of a file, with or without a newline.
+                # A power failure can leave zeros in the last block of a file, with or without a newline.
                 if not file.read(1):
                     return
                 raise DataError(
@@ -421,7 +420,7 @@ def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def _to_json(value: Any) -> Any:
-    """Convert a value to strict JSON types."""
+    """Convert a value to types of strict JSON."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -433,5 +432,5 @@ def _to_json(value: Any) -> Any:
 
 def _to_json_bytes(value: Mapping[str, Any]) -> bytes:
     text = json.dumps(_to_json(value), allow_nan=False, indent=2, ensure_ascii=False) + "\n"
-    # Undecodable bytes of a command line are lone surrogates; as \udcXX they are valid JSON.
+    # Bytes of a command line that are not UTF-8 are lone surrogates, which are valid JSON as \udcXX.
     return text.encode("utf-8", "backslashreplace")

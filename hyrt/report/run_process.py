@@ -1,4 +1,4 @@
-"""Process that writes a run folder: its environment, its lock, and its errors when writing."""
+"""Process that writes a run folder: its environment, its lock, and its write errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hyrt.runtime.hardware import cgroup_limits, processor_name
 def explain_write_errors(
     path: Path, hint: str = "Free space, or choose a writable folder."
 ) -> Iterator[None]:
-    """Convert an OSError in the block to a HyrtError with the file and `hint`."""
+    """Convert an OSError in the block to a HyrtError with the path and `hint`."""
     try:
         yield
     except OSError as error:
@@ -37,12 +37,12 @@ _VARIABLES = ("OMP_", "MKL_", "OPENBLAS_", "NUMBA_", "KMP_", "GOMP_", "CUDA_VISI
 
 
 def describe_environment() -> dict[str, Any]:
-    """Describe machine and software as JSON values, without host and user name; unknown values are None.
+    """Describe machine and software as JSON values, without names of host and user; None if unknown.
 
-    `date` (UTC, ISO 8601), `command` (list), `versions` (the packages are not imported), `platform`, `cpu`
-    (`model`, `physical_cores`, `logical_cores`, `affinity`: usable CPUs), `memory_bytes`, `cgroup` (limits
-    `cpus` and `memory_bytes`, None without a limit) and `variables` (environment, as far as it affects
-    threads).
+    The keys are `date` (UTC, ISO 8601), `command` (list), `versions` (read without importing packages),
+    `platform`, `cpu` (`model`, `physical_cores`, `logical_cores`, `affinity`: usable CPUs), `memory_bytes`,
+    `cgroup` (limits `cpus` and `memory_bytes`, None without a limit) and `variables` (environment variables
+    that affect threads).
     """
     import psutil
 
@@ -73,7 +73,7 @@ def _version(package: str) -> str | None:
 
 
 def changed_versions(run: Path) -> str:
-    """List packages with a different version than at the start of a run: `hyrt 0.1.0 (now 0.2.0)`.
+    """List packages whose version has changed since the start of a run: `hyrt 0.1.0 (now 0.2.0)`.
 
     Only packages that affect the bits of a step count. Empty without changes, or if versions are unknown.
     """
@@ -94,8 +94,8 @@ _NAME = ".lock"
 def lock_run(folder: Path) -> Iterator[str]:
     """Lock a run folder until the block ends; the operating system releases the lock of a killed process.
 
-    Yields a holder name, which is in the lock file until the block ends: a name in the file of an unlocked
-    folder is that of a killed process. Raises HyrtError if the folder is locked or not writable.
+    Yields the name of the holder, which is in the lock file until the block ends. If an unlocked folder has a
+    name in its lock file, the holder was killed. Raises HyrtError if the folder is locked or not writable.
     """
     path = folder / _NAME
     try:
@@ -112,7 +112,7 @@ def lock_run(folder: Path) -> Iterator[str]:
                 f"another process is training the run in {folder}: wait until it ends, or stop it"
             ) from None
         holder = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}"
-        # A full disk does not matter: the run itself does not need the name.
+        # A full disk does not matter, because the run itself does not need the name.
         with suppress(OSError):
             file.truncate(0)
             file.write(holder.encode())
@@ -124,19 +124,19 @@ def lock_run(folder: Path) -> Iterator[str]:
 
 
 def take_over(folder: Path, holder: str) -> ExitStack | None:
-    """Lock the run folder of a killed process, and return the lock; close it to release it.
+    """Lock the run folder of a killed process; return a context that releases the lock when closed.
 
     Returns None if the folder is unreachable or locked, or if `holder` (see `lock_run`) has released it.
-    `folder` is its path as used by the holder.
+    `folder` is the path that the holder used.
     """
     with ExitStack() as stack:
         try:
             file = stack.enter_context((folder / _NAME).open("rb+", buffering=0))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The same path on another machine may be the folder of another run.
+            # On another machine, the same path may be the folder of another run.
             if file.read() != holder.encode():
                 return None
-            # Clear the name, so that only one process takes over.
+            # Clear the name, so that only one process takes the folder over.
             file.truncate(0)
         except OSError:
             return None

@@ -1,5 +1,5 @@
-"""Records of a run as read from its folder, CSV export of metrics, and series of runs with different seeds
-and splits.
+"""Records of a run that are read from its folder, CSV export of metrics, and series of runs with different
+seeds and splits.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Contents of a run folder; parts that the run did not reach are empty."""
+    """Contents of a run folder; parts that the run has not reached are empty."""
 
     path: Path
     config: str
     """Text of config.yaml."""
     settings: Mapping[str, Any]
-    """Settings as nested mappings; not validated, so that a report does not need the run's plug-ins."""
+    """Settings as nested mappings, without validation, so that reports do not need the run's plug-ins."""
     environment: Mapping[str, Any]
     summary: Mapping[str, Any]
-    """Contents of summary.json; `environment` has the contents of env.json."""
+    """Content of summary.json; `environment` is the content of env.json."""
     lines: Sequence[Line]
     """Lines of metrics.jsonl, in order."""
 
@@ -57,7 +57,7 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """`finished`, `early-stopped`, `interrupted` or `failed`; `not ended` without a summary."""
+        """Status `finished`, `early-stopped`, `interrupted` or `failed`; `not ended` without a summary."""
         return str(self.summary.get("status", "not ended"))
 
     @property
@@ -67,13 +67,13 @@ class RunRecord:
 
     @property
     def traces(self) -> list[Path]:
-        """Trace files: one from the start of the run, and one from each time it was resumed."""
+        """Trace files: one from the start of the run, and one for each time that the run was resumed."""
         return sorted(self.path.glob("trace*.json.gz"), key=_first_step)
 
     def label_device(self, name: str) -> str:
         """Return a device name with a label if its times are simulated: `fpga-csim:0 (simulated)`.
 
-        Also accepts devices as written in settings, such as `fpga-csim:0=3`.
+        Devices may also be written as in settings, such as `fpga-csim:0=3`.
         """
         kind, _, index = name.partition("=")[0].partition(":")
         simulated = [line["simulated"] for line in self.select("started")]
@@ -94,7 +94,7 @@ def read_run(path: Path) -> RunRecord:
     """
     folder = RunFolder.open(path, for_reading=True)
     lines = read_metrics(folder.metrics_path) if folder.metrics_path.exists() else []
-    # Read the settings first: errors on this file are the most helpful.
+    # Read the settings first, because errors in this file are the most helpful.
     settings = load_settings(path / "config.yaml")
     return RunRecord(
         path=path,
@@ -107,7 +107,7 @@ def read_run(path: Path) -> RunRecord:
 
 
 def get_number(line: Line, *keys: str) -> float:
-    """Return a number of a line under nested keys; NaN if it is missing or infinite."""
+    """Return the number under nested keys of a line; NaN if it is missing or not finite."""
     value: Any = line
     for key in keys:
         value = value.get(key, {})
@@ -115,12 +115,12 @@ def get_number(line: Line, *keys: str) -> float:
 
 
 def median(lines: Sequence[Line], *keys: str) -> float:
-    """Return the median of a number over steps (a line counts once for each of its steps); 0 if missing."""
+    """Return the median of a number over steps, where a line counts once per step; 0 if it is missing."""
     return weighted_median(lines, [get_number(line, *keys) for line in lines])
 
 
 def weighted_median(lines: Sequence[Line], values: Sequence[float]) -> float:
-    """Return the median of one value per line, weighted by steps; 0 without finite values."""
+    """Return the median of a value per line, weighted by steps; 0 if no value is finite."""
     weighted = sorted(
         (y, len(line["losses"])) for line, y in zip(lines, values, strict=True) if math.isfinite(y)
     )
@@ -134,7 +134,7 @@ def weighted_median(lines: Sequence[Line], values: Sequence[float]) -> float:
 
 
 def _first_step(trace: Path) -> int:
-    """Return the first step of a trace: 0 for trace.json.gz, 40 for trace-from-40.json.gz."""
+    """Return the first step of a trace: 0 for trace.json.gz, and 40 for trace-from-40.json.gz."""
     number = trace.name.removesuffix(".json.gz").rpartition("-")[2]
     return int(number) if number.isdecimal() else 0
 
@@ -157,7 +157,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 Result = TypeVar("Result")
 
-# Errors due to unexpected JSON types, for example text instead of a number.
+# Errors due to unexpected JSON types, such as text instead of a number.
 _RECORD_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
 _FILES: Mapping[str, dict[str, Any]] = {
     "summary.json": {"summary": {}},
@@ -170,7 +170,7 @@ _FILES: Mapping[str, dict[str, Any]] = {
 def diagnose_damage(
     runs: Sequence[RunRecord], make_report: Callable[[Sequence[RunRecord]], Result]
 ) -> Result:
-    """Return `make_report(runs)`; if it fails because of a damaged file, raise DataError with that file."""
+    """Return `make_report(runs)`; if a damaged file makes this fail, raise DataError with the file."""
     try:
         return make_report(runs)
     except _RECORD_ERRORS as error:
@@ -203,7 +203,7 @@ def metrics_csv(runs: Sequence[RunRecord], names: Sequence[str]) -> str:
 
     The columns are `run` (from `names`), `epoch` (from 1), `step` (completed steps), `seconds` (of training),
     `loss` (mean over the targets), `lr` (of the last step), `mteps`, `is_best` (1 if the evaluation was
-    better than all previous ones, otherwise 0), and `val_<metric>` and `test_<metric>` for all metrics.
+    better than all previous ones, otherwise 0), and `val_<metric>` and `test_<metric>` for each metric.
     Unknown values are empty.
     """
     rows = [row for run, name in zip(runs, names, strict=True) for row in _epoch_rows(run, name)]
@@ -236,7 +236,7 @@ _COMPLETE = ("finished", "early-stopped")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeries:
-    """Folder of a run series, with a run folder `split-<split>-seed-<seed>` per run."""
+    """Folder of a series of runs, with a run folder `split-<split>-seed-<seed>` for each run."""
 
     path: Path
     config: Config
@@ -250,8 +250,8 @@ class RunSeries:
     ) -> RunSeries:
         """Create the folder of a new series, as `RunFolder.create` does.
 
-        `seeds`: number of seeds, counting up from the seed of the settings (None: only that seed). `splits`:
-        numbers of the dataset's splits.
+        `seeds` is the number of seeds, counted up from the seed of the settings, or None for only this seed.
+        `splits` are the indices of the dataset's splits.
         """
         if config.seed + (seeds or 1) > 2**63:
             raise ConfigError(
@@ -268,10 +268,10 @@ class RunSeries:
 
     @classmethod
     def open(cls, path: Path, settings_file: Path | None = None, overrides: Sequence[str] = ()) -> RunSeries:
-        """Open the folder of a series, with changed settings if it is resumed; nothing is written.
+        """Open the folder of a series, with changed settings if it is resumed, and write nothing.
 
-        A `settings_file` is rejected. Raises DataError if series.json is damaged, and ConfigError if one of
-        `overrides` may not change.
+        Raises DataError if series.json is damaged, and ConfigError if there is a `settings_file` or a setting
+        in `overrides` must not change.
         """
         file = path / SERIES
         try:
@@ -283,7 +283,7 @@ class RunSeries:
         return cls(path=path, config=config, seeds=seeds, splits=splits)
 
     def store_settings(self) -> None:
-        """Store changed settings, such as more epochs; the caller must hold the lock of the series."""
+        """Store changed settings, such as more epochs. The caller must hold the lock of the series."""
         RunFolder(self.path).set_config(self.config)
 
     @property
@@ -315,8 +315,8 @@ class RunSeries:
         """Write summary.json and return its contents.
 
         `status` is `finished` if all runs are complete, otherwise `unfinished`. `runs` has the folder, seed,
-        split and metrics of each complete run. `metrics[split][name]` has the `mean`, the sample `deviation`
-        (n - 1; None for one run), the `lowest` and `highest` value and the number of `runs`.
+        split and metrics of each complete run. `metrics[split][name]` has the `mean`, the sample standard
+        `deviation` (n - 1; None for one run), the `lowest` and `highest` value and the number of `runs`.
         """
         done = []
         for path, config in self.runs:
@@ -336,11 +336,11 @@ class RunSeries:
         return summary
 
     def summarize_failure(self) -> None:
-        """Write the summary after a failed run; remove the folder if not even the first run could start."""
+        """Write the summary after a failed run, or remove the folder if not even one run has started."""
         if not any(path.exists() for path, _ in self.runs):
             shutil.rmtree(self.path)
             return
-        # If the disk is full, the first error is the one to report.
+        # If the disk is full, report the first error, not this one.
         with suppress(HyrtError):
             self.summarize()
 
@@ -369,9 +369,9 @@ def _aggregate_metrics(
 
 
 def parse_splits(text: str | None, config: Config, graph: Graph) -> list[int]:
-    """Parse `--splits`: `all`, or numbers separated by commas; default: the split of the settings.
+    """Parse `--splits`: `all`, or numbers separated by commas. The default is the split of the settings.
 
-    Raises ConfigError if the value is neither, or a split does not exist.
+    Raises ConfigError if the value is invalid, or a split does not exist.
     """
     if text is None:
         return [config.data.split]

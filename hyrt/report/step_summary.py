@@ -1,4 +1,4 @@
-"""Text summary of steps: channels and threads of pipeline stages, and full-graph steps in chunks."""
+"""Text summary of steps: channels and threads of the pipeline stages, and full-graph steps in chunks."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ THREADS = {"sample": "sample", "load": "load", "propagate": "train"}
 def fill_and_depth(
     channel: str, queued: Mapping[str, float], queue_depth: Mapping[str, int]
 ) -> tuple[float, int]:
-    """Return the number of mini-batches in a channel and its capacity.
+    """Return the number of mini-batches in a channel, and its capacity.
 
-    `loaded` is the sum over all trainers, `loaded.cpu:0` the channel of one trainer.
+    `loaded` means the sum over all trainers, and `loaded.cpu:0` the channel of one trainer.
     """
     names = [name for name in queue_depth if f"{name}.".startswith(f"{channel}.")]
     return sum(queued.get(name, 0.0) for name in names), sum(queue_depth[name] for name in names)
 
 
-# Minimum busy fraction of a step of a device that is the bottleneck.
+# Minimum fraction of a step that a device must be busy to be the bottleneck.
 _MIN_BOTTLENECK_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSummary:
-    """Text about one trainer, for a display or a page; a line is empty if its data are missing."""
+    """Text about a trainer for a display or page; a line is empty if its data are missing."""
 
     cut: str
-    """Partitioning into chunks, and the amounts of copied and swapped data."""
+    """Number of chunks, and the amounts of copied and swapped data."""
     filtered: str
-    """Number of chunks with filtered rows, and what that saves."""
+    """Number of chunks with filtered rows, and the savings."""
     devices: Mapping[str, str]
-    """Compute and copy time by device, and the fraction of copying that is hidden."""
+    """Compute and copy time by device, and the fraction of copying that overlaps with computation."""
     bound: str
     """Bottleneck of the step."""
 
@@ -49,7 +49,7 @@ class ChunkSummary:
     ) -> ChunkSummary:
         """Create the summary of a step; `label` formats device names.
 
-        `figures`: statistics from `hyrt.fullgraph.chunk_stats.ChunkedStep`, also of earlier versions.
+        `figures` has the statistics of `hyrt.fullgraph.chunk_stats.ChunkedStep`, also of earlier versions.
         """
         works = device_stats(trainer, figures)
         texts = {
@@ -64,13 +64,13 @@ class ChunkSummary:
 
 
 def device_stats(trainer: str, figures: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
-    """Return `ChunkStats` statistics by device; earlier versions record a single device."""
+    """Return the `ChunkStats` statistics by device. Earlier versions have recorded only one device."""
     works: Mapping[str, Mapping[str, float]] = figures.get("by_device") or {trainer: figures}
     return works
 
 
 def filter_text(figures: Mapping[str, Any]) -> str:
-    """Describe the filtering of rows: number of chunks, and savings. Empty if no rows are copied."""
+    """Describe the filtering of rows: number of chunks and savings. Empty if no rows are copied."""
     reads, filtered = int(figures.get("reads") or 0), int(figures.get("filtered") or 0)
     if not filtered:
         if not reads or not figures["in_bytes"]:
@@ -85,10 +85,10 @@ def filter_text(figures: Mapping[str, Any]) -> str:
 
 
 def device_text(work: Mapping[str, float], *, is_only_device: bool) -> str:
-    """Describe a device's compute and copy time; empty if the device does not measure times.
+    """Describe the compute and copy time of a device; empty if the device does not measure times.
 
-    `work` has statistics from `hyrt.fullgraph.chunk_stats.ChunkStats`. For an only device, the amounts
-    of copied data are shown elsewhere.
+    `work` has the statistics of `hyrt.fullgraph.chunk_stats.ChunkStats`. The amounts of data that a single
+    device copies are shown elsewhere.
     """
     copy_s, compute_s = work["copy_s"], work["compute_s"]
     if not work["in_bytes"] and compute_s:
@@ -111,9 +111,9 @@ def device_text(work: Mapping[str, float], *, is_only_device: bool) -> str:
 def bound_text(
     works: Mapping[str, Mapping[str, float]], step_s: float, label: Callable[[str], str] = str
 ) -> str:
-    """Describe the bottleneck of a step of `step_s` seconds; empty if it was not measured.
+    """Describe the bottleneck of a step that took `step_s` seconds; empty if it was not measured.
 
-    `works` has `ChunkStats` statistics by device; `label` formats device names.
+    `works` has the `ChunkStats` statistics by device, and `label` formats device names.
     """
     busy = {name: work["compute_s"] + work["copy_s"] - work["hidden_s"] for name, work in works.items()}
     if not step_s or not any(busy.values()):

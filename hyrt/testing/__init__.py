@@ -1,4 +1,4 @@
-"""Conformance suite of the device protocol for authors of backends, with or without a test runner.
+"""Conformance suite of the device protocol, which authors of backends can run with or without a test runner.
 
 from hyrt.testing import check_device
 print(check_device(lambda options: MyDevice.open(MyDevice.probe()[0], options)))

@@ -1,4 +1,4 @@
-"""Entry point `python -m hyrt.testing KIND[:INDEX]`: runs the conformance suite on an installed backend."""
+"""Entry point `python -m hyrt.testing KIND[:INDEX]`, which runs the conformance suite on a backend."""
 
 from __future__ import annotations
 

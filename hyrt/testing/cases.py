@@ -1,5 +1,5 @@
-"""Models, graphs and mini-batches for the checks of devices, and a float64 reference step by the papers'
-formulas.
+"""Models, graphs and mini-batches for the checks of devices, and a float64 reference step that follows the
+formulas of the papers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hyrt.sampling.sampler import HopSampler
 
 VERTICES = 240
 HUB = 7
-"""A vertex with more in-neighbours than any fan-out."""
+"""Vertex with more in-neighbours than any fan-out."""
 ISOLATED = (3, 50, 51)
 """Vertices without edges."""
 SEED, STEP = 3, 2
@@ -48,7 +48,7 @@ SINGLE_WORKER = Workers(1, "hyrt.testing")
 @dataclass(frozen=True, slots=True)
 class ModelCase:
     name: str
-    """Name in messages."""
+    """Name of the case in messages."""
     settings: dict[str, Any] = field(hash=False)
     """Arguments of the model's `Architecture`."""
 
@@ -59,7 +59,7 @@ class ModelCase:
 
 
 def randomize_parameters(model: Any, seed: int = 0) -> Any:
-    """Set the parameters of a module to random values that are the same each time."""
+    """Set the parameters of a module to random values, which are the same in every call."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -68,7 +68,7 @@ def randomize_parameters(model: Any, seed: int = 0) -> Any:
 
 
 def model_cases() -> list[ModelCase]:
-    """Return models with every layer kind, one to three layers of odd widths, and all optional components."""
+    """Return models with every layer kind, one to three layers of odd widths and all optional components."""
     cases = []
     kinds: dict[str, dict[str, Any]] = {
         "gcn": {"kind": "gcn"},
@@ -114,7 +114,7 @@ def model_cases() -> list[ModelCase]:
 
 
 class EdgeListModule(torch.nn.Module):
-    """A user's module that reads blocks only through edge lists, and does not use one of its parameters."""
+    """Module of a user that reads blocks only through edge lists, and ignores one of its parameters."""
 
     def __init__(self, in_features: int = 13, num_classes: int = 2) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class EdgeListModule(torch.nn.Module):
 
 
 class StatisticsModule(torch.nn.Module):
-    """A module with batch statistics, whose result depends on the split."""
+    """Module with batch statistics, whose result depends on the split."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,9 +145,9 @@ class StatisticsModule(torch.nn.Module):
 
 
 def make_graph(features: int, classes: int, *, sparse: bool = False, row_format: str = "float32") -> Graph:
-    """Build a directed graph with a hub, repeated edges, self loops and isolated vertices; always the same.
+    """Build a directed graph with a hub, repeated edges, self-loops and isolated vertices; always the same.
 
-    Features are `sparse`, or dense rows in the format `row_format`.
+    Features are sparse if `sparse` is set, otherwise dense rows in the format `row_format`.
     """
     rng = np.random.default_rng(11)
     degrees = rng.poisson(6, VERTICES)
@@ -165,7 +165,7 @@ def make_graph(features: int, classes: int, *, sparse: bool = False, row_format:
         pointer = np.concatenate([[0], np.cumsum((x != 0).sum(1))]).astype(np.int64)
         store = SparseFeatures(pointer, nonzero[1].astype(np.int32), x[nonzero], features)
     labels = rng.integers(0, classes, VERTICES).astype(np.int16)
-    # The number of classes is read from the labels.
+    # The number of classes follows from the labels, so the last class needs a vertex.
     labels[-1] = classes - 1
     all_vertices = np.ones(VERTICES, np.bool_)
     graph = Graph.from_arrays("checks", indptr, indices, store, labels, {"train": all_vertices})
@@ -219,9 +219,9 @@ def sampled_batch(
     hops: HopSampler | None = None,
     step: int = STEP,
 ) -> MiniBatch:
-    """Return a loaded mini-batch of sampled neighbours, with input as `plan` says.
+    """Return a loaded mini-batch of sampled neighbours, with inputs in the form of `plan`.
 
-    With `class_weights`, losses are weighted by class. `hops` replaces the sampler of the host.
+    With `class_weights`, losses are weighted by class. `hops` replaces the host's sampler.
     """
     weights = np.linspace(0.25, 2.5, graph.num_classes, dtype=np.float32) if class_weights else None
     all_vertices = np.arange(graph.num_vertices)
@@ -234,9 +234,9 @@ def sampled_batch(
 
 
 def cache_some_rows(device: Device, graph: Graph) -> InputPlan:
-    """Cache every third row on a device; return the input plan of mini-batches that send only the other rows.
+    """Cache every third row on a device; return the input plan of mini-batches with only the other rows.
 
-    The rows are quantized if the device supports that.
+    The rows are quantized if the device supports this.
     """
     assert isinstance(device, FeatureCacheDevice)
     vertices = np.arange(0, graph.num_vertices, 3)[::-1]
@@ -244,7 +244,7 @@ def cache_some_rows(device: Device, graph: Graph) -> InputPlan:
     is_quantized = isinstance(source, QuantizedFeatures) and "quantized" in device.info.forms
 
     def pieces() -> Iterator[Rows]:
-        # Reuse one buffer for all pieces: devices must copy it.
+        # Reuse one buffer for all pieces, which the device must copy.
         half = -(-len(vertices) // 2)
         wide = np.empty((half, source.width), np.float32)
         for ids in (vertices[:half], vertices[half:]):
@@ -287,7 +287,7 @@ def full_graph_batches(
     steps: Sequence[int] = (STEP,),
     class_weights: bool = False,
 ) -> list[MiniBatch]:
-    """Return loaded full-graph mini-batches for some targets, one per step, that share all arrays."""
+    """Return loaded full-graph mini-batches for some targets, one per step, which share all arrays."""
     weights = np.linspace(0.25, 2.5, graph.num_classes, dtype=np.float32) if class_weights else None
     sampler = FullSampler(graph, targets, layers, SEED, weights)
     loader = Loader(graph.features)
@@ -362,11 +362,11 @@ class ReferenceResult:
 
     loss_sum: float
     loss_magnitude: float
-    """Sum of absolute losses plus the largest absolute score; the scale of rounding errors."""
+    """Sum of absolute losses plus the largest absolute score, which is the scale of rounding errors."""
     correct: tuple[int, int]
-    """Minimum and maximum number of correct targets; they differ if scores are equal up to rounding."""
+    """Minimum and maximum number of correct targets, which differ if scores are equal up to rounding."""
     gradients: list[Tensor]
-    """One per parameter."""
+    """Gradient of each parameter."""
     names: list[str]
 
 
@@ -375,8 +375,8 @@ def reference_step(
 ) -> ReferenceResult:
     """Compute one step of a `GNN`, or of any other module in float64.
 
-    `parameters` are the trainable ones, in order. `rows` [num_src, f] float64 are the source rows of the
-    first block and replace the inputs of `batch`, whose blocks must be relabelled.
+    `parameters` are the trainable parameters, in order. `rows` [num_src, f] float64 are the source rows of
+    the first block, which replace the inputs of `batch`. The blocks of `batch` must be relabelled.
     """
     twin = copy.deepcopy(model).double().train()
     named = {name: p for name, p in twin.named_parameters() if p.requires_grad}
@@ -478,7 +478,7 @@ def _rows_of_edges(block: Block) -> NDArray[np.int64]:
 
 
 def _edges(block: Block, *, weighted: bool) -> Tensor:
-    """Return the number or total weight of edges between each pair of vertices, [num_dst, num_src]."""
+    """Return the number or total weight of the edges between each pair of vertices, [num_dst, num_src]."""
     out = np.zeros((block.num_dst, block.num_src))
     amounts = np.ones(block.num_edges)
     for factors in (block.weights, block.edge_weights) if weighted else ():
@@ -524,7 +524,7 @@ def _attention(block: Block, z: Tensor, to_source: Tensor, to_destination: Tenso
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """Apply the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
@@ -533,8 +533,8 @@ def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def dropout_mask(vertices: NDArray[Any], width: int, rate: float, seed: int, step: int, layer: int) -> Tensor:
     """Return the dropout factors of `vertices`, [n, width] float64, as `operators.dropout` computes them.
 
-    Each column uses 16 bits of a random word, keyed by seed, step, layer (0: input) and vertex; `rate` is
-    rounded to 1/65536.
+    Each column uses 16 bits of a random word, whose key is seed, step, layer (0: input) and vertex. `rate` is
+    rounded to a multiple of 1/65536.
     """
     columns = np.arange(width, dtype=np.uint64)
     streams = _streams(_DROPOUT_PURPOSE, seed, step, layer, vertices)[:, None]
@@ -566,7 +566,7 @@ def _streams(purpose: int, seed: int, step: int, layer: int, vertices: NDArray[A
 def _factors(
     streams: NDArray[np.uint64], words: NDArray[np.uint64], lanes: NDArray[np.uint64], rate: float
 ) -> Tensor:
-    """Return 0 for dropped elements (their 16 bits are below the threshold), and the scale for others."""
+    """Return 0 for dropped elements, whose 16 bits are below the threshold, and the scale for all others."""
     with np.errstate(over="ignore"):
         random_words = _mix(streams + (words + np.uint64(1)) * np.uint64(_GOLDEN))
     bits = (random_words >> (np.uint64(16) * lanes)) & np.uint64(0xFFFF)

@@ -56,10 +56,10 @@ KINDS = ("rgcn", "rsage")
 
 
 def hetero_checks_graph(*, weights: bool) -> Graph:
-    """Build a graph of papers and authors with features of different widths, and of fields without features.
+    """Build a graph of papers and authors with features of different widths, and fields without features.
 
-    The graph is always the same. With `weights`, the edges of two relations are weighted; others have weight
-    1.
+    The graph is always the same. With `weights`, the edges of two relations have weights; all other edges
+    have weight 1.
     """
     draw = np.random.default_rng(17)
     tables: dict[str, Any] = {
@@ -85,7 +85,7 @@ def hetero_checks_graph(*, weights: bool) -> Graph:
 
 
 def hetero_checks_model(graph: Graph, kind: str) -> HeteroGNN:
-    """Build a two-layer model with non-zero parameters that are the same each time."""
+    """Build a two-layer model with non-zero parameters, which are the same in every call."""
     shape = get_graph_metadata(graph)
     model = HeteroGNN(
         Architecture(kind=kind, in_features=HIDDEN, hidden=HIDDEN, num_classes=CLASSES, shape=shape)
@@ -115,7 +115,7 @@ class HeteroReference:
 
     loss_sum: float
     gradients: list[Tensor]
-    """One per parameter."""
+    """Gradient of each parameter."""
     names: list[str]
     """Names of the parameters."""
     table: Tensor
@@ -126,7 +126,7 @@ def hetero_reference_step(model: HeteroGNN, graph: Graph, batch: MiniBatch) -> H
     """Compute one step of a model of one of `KINDS`, as its paper defines the model.
 
     R-GCN (Schlichtkrull et al., 2018) adds W_r times the mean of each relation's rows and W_0 times the
-    vertex's row; R-GraphSAGE has one matrix per vertex type in place of W_0. If k of d edges were sampled,
+    vertex's row. R-GraphSAGE has one matrix per vertex type instead of W_0. If k of d edges were sampled,
     with weights w and total weight D of all d edges, each edge has the factor d / k times w / D.
     """
     twin = copy.deepcopy(model).double()
@@ -203,7 +203,7 @@ _TARGETS = tuple(range(0, 60, 3))
 
 
 def _opened(trial: Trial) -> Device:
-    """Open a device that supports heterogeneous mini-batches; skip the check for other devices."""
+    """Open a device that supports heterogeneous mini-batches, or skip the check."""
     device = trial.open()
     refusal = "it does not support heterogeneous graphs"
     skip_unless("hetero" in device.info.forms, refusal)
@@ -223,7 +223,7 @@ def heterogeneous_mini_batches_match_dense_float64(trial: Trial) -> None:
 
 
 def parts_of_a_heterogeneous_step_add_up_to_the_whole(trial: Trial) -> None:
-    """Check that a step split in two adds up to the whole step, and that repeated steps are bit-equal."""
+    """Check that two parts of a step add up to the whole step, and that repeated steps are bit-equal."""
     device = _opened(trial)
     graph = hetero_checks_graph(weights=True)
     model = hetero_checks_model(graph, KINDS[0])
@@ -285,7 +285,7 @@ def _sampler(device: Device, graph: Graph) -> HopSampler:
 
 
 def sample_hop_on_host(graph: Graph, vertices: NDArray[Any], fanout: int, key: np.uint64) -> Hop:
-    """Return the hop as sampled by the host."""
+    """Return the hop that the host samples."""
     count = len(vertices)
     degrees, counts = np.empty(count, np.int32), np.empty(count, np.int32)
     count_neighbors(graph.topology.indptr, vertices, fanout, 0, count, degrees, counts)
@@ -318,7 +318,7 @@ def _compare(actual: Hop, expected: Hop, where: str, *, relabelled: bool) -> Non
 
 
 def sampler_matches_the_host(trial: Trial) -> None:
-    """Check sampled edges for fan-outs on both sides of every method, isolated vertices, and empty input."""
+    """Check sampled edges, with fan-outs that cover every method, isolated vertices, and empty input."""
     device = trial.open_loaded()
     graph = trial.graph()
     sampler = _sampler(device, graph)
@@ -342,7 +342,7 @@ def sampler_matches_the_host(trial: Trial) -> None:
 
 
 def mini_batches_it_sampled_are_trained(trial: Trial) -> None:
-    """Check training with mini-batches that the device samples, and may cache."""
+    """Check training with mini-batches that the device samples, which it may cache."""
     model: Any = trial.model()
     device = trial.open_loaded(model)
     graph, layers = trial.graph(), model.architecture.layers
@@ -357,7 +357,7 @@ def mini_batches_it_sampled_are_trained(trial: Trial) -> None:
 
 
 def sampler_draws_while_the_device_trains(trial: Trial) -> None:
-    """Check that the sampler can be called from the sample stage's thread during training."""
+    """Check that the sample stage's thread can call the sampler during training."""
     model: Any = trial.model()
     device = trial.open_loaded(model)
     graph = trial.graph()
@@ -385,7 +385,7 @@ def sampler_draws_while_the_device_trains(trial: Trial) -> None:
 
 
 def the_sampler_may_outlive_the_device(trial: Trial) -> None:
-    """Check that a sampler can be closed before its device, after it, or not at all."""
+    """Check that a sampler can be closed before its device, after it, or never."""
     for order in ("before", "after", "never"):
         device = trial.open_loaded()
         sampler = _sampler(device, trial.graph())

@@ -65,7 +65,7 @@ def _name_is_in(device: Device, error: HyrtError) -> None:
 
 
 def propagating_a_foreign_object_is_a_fault(trial: Trial) -> None:
-    """Check that a foreign object is a terminal fault: later calls raise the fault again, and close works."""
+    """Check that a foreign object is a permanent fault: later calls raise it again, and close works."""
     for foreign in (object(), None):
         device = trial.open_loaded()
         staged = device.transfer(trial.batch())
@@ -84,7 +84,7 @@ def a_mini_batch_is_propagated_once(trial: Trial) -> None:
 
 
 def another_devices_mini_batch_is_a_fault(trial: Trial) -> None:
-    """Check that a mini-batch staged by another device is a fault."""
+    """Check that propagating a mini-batch that another device has staged is a fault."""
     device, other = trial.open_loaded(), trial.open_loaded()
     staged = other.transfer(trial.batch())
     fault = require_fault("propagating a mini-batch of another device", lambda: device.propagate(staged))
@@ -96,7 +96,7 @@ def an_unfit_mini_batch_is_a_fault(trial: Trial) -> None:
     """Check that a mini-batch of another model (fewer blocks, other widths) is a DeviceFaultError."""
     skip_unless(trial.computes, "it computes nothing")
 
-    # `transfer` may refuse inconsistent mini-batches without a fault; these two are consistent.
+    # `transfer` may reject inconsistent mini-batches without a fault, but these two are consistent.
     def drop_block(batch: MiniBatch) -> None:
         batch.blocks = batch.blocks[1:]
         batch.inputs = batch.inputs[: batch.blocks[0].num_src].contiguous()
@@ -114,7 +114,7 @@ def an_unfit_mini_batch_is_a_fault(trial: Trial) -> None:
 
 
 def a_broken_device_faults_for_good(trial: Trial) -> None:
-    """Check that a fault is permanent and has the driver's exception as its cause."""
+    """Check that a fault is permanent, and that its cause is the driver's exception."""
     skip_unless(trial.break_next is not None, "check_device was called without break_next")
     assert trial.break_next is not None
     device = trial.open_loaded()
@@ -129,7 +129,7 @@ def a_broken_device_faults_for_good(trial: Trial) -> None:
 
 
 def closing_is_idempotent(trial: Trial) -> None:
-    """Check that close works twice: after opening, after loading, and with mini-batches in flight."""
+    """Check that close works twice: after opening, after loading and with mini-batches in flight."""
     fresh, loaded, busy = trial.open(), trial.open_loaded(), trial.open_loaded()
     for _ in range(3):
         busy.transfer(trial.batch())
@@ -139,7 +139,7 @@ def closing_is_idempotent(trial: Trial) -> None:
 
 
 def use_after_close_is_a_fault(trial: Trial) -> None:
-    """Check that every call except close is a fault after close."""
+    """Check that after close, every call except close is a fault."""
     model = trial.model()
     device = trial.open_loaded(model)
     staged = device.transfer(trial.batch())
@@ -152,7 +152,7 @@ def use_after_close_is_a_fault(trial: Trial) -> None:
 
 
 def out_of_memory_is_recoverable(trial: Trial) -> None:
-    """Check that a mini-batch that does not fit raises DeviceOutOfMemoryError and has no other effect."""
+    """Check that a mini-batch that does not fit raises DeviceOutOfMemoryError without other effects."""
     skip_unless(trial.computes, "it computes nothing")
     model: Any = trial.model()
     layers, features = model.architecture.layers, model.architecture.in_features
@@ -165,7 +165,7 @@ def out_of_memory_is_recoverable(trial: Trial) -> None:
     reference = compute_reference(model, small, trial.graph())
     before = copy_result(run_step(device, small))
     check_agreement(before, reference, "before memory ran out")
-    # Four times the memory limit exceeds the free memory in any case.
+    # Four times the memory limit is more than the free memory in any case.
     large = cases.edgeless_batch(4 * limit // (4 * features), features, layers)
     if _fits(device, large):
         info = device.info
@@ -197,13 +197,13 @@ def _open_with_limit(trial: Trial, model: Any, limit: int) -> Device | None:
     device = trial.open(memory_bytes=limit)
     try:
         load_model(device, model)
-        # Two at a time, as in the pipeline.
+        # Keep two mini-batches on the device, as in the pipeline.
         first = device.transfer(trial.batch())
         second = device.transfer(trial.batch())
         device.propagate(first)
         device.propagate(second)
     except (DeviceOutOfMemoryError, DeviceFaultError):
-        # Close now, because the limit may apply to the whole process.
+        # Close the device now, because the limit may apply to the whole process.
         device.close()
         return None
     return device
@@ -219,9 +219,9 @@ def _fits(device: Device, batch: MiniBatch) -> bool:
 
 
 _PATIENCE_S = 3.0
-# Pools and caches of libraries grow during the first cycles.
+# Number of cycles without measurement, in which pools and caches of libraries grow.
 _WARM_UP = 20
-# Leak per cycle, about 400 kB, if a mini-batch in flight is not freed.
+# Approximate number of bytes that each cycle leaks if a mini-batch in flight is not freed.
 _ROW_BYTES = 400_000
 _GROWTH_PER_CYCLE_BYTES = 60_000
 _NOISE_BYTES = 8 << 20
@@ -240,7 +240,7 @@ def _count_resources(process: psutil.Process) -> _Resources:
 
 
 def closing_ends_its_threads(trial: Trial) -> None:
-    """Check that close ends all threads: after training, with mini-batches in flight, and after a fault."""
+    """Check that close ends all threads: after training, with mini-batches in flight and after a fault."""
     trial.model()
     trial.close_all()
     before = set(threading.enumerate())
@@ -306,7 +306,7 @@ def opening_and_closing_leaks_nothing(trial: Trial) -> None:
         ("file descriptors", before.files, after.files),
     ):
         require(new <= old, f"no more {resource} after {trial.cycles} cycles", f"there were {old}, now {new}")
-    # A cache that is filled once cannot grow in both halves.
+    # A cache that is filled once cannot grow in both halves of the cycles.
     grown = min(middle.resident_bytes - before.resident_bytes, after.resident_bytes - middle.resident_bytes)
     require(
         grown <= max(_NOISE_BYTES, _GROWTH_PER_CYCLE_BYTES * trial.cycles),

@@ -42,7 +42,7 @@ def _demand(holds: bool, expected: str, actual: object) -> None:
 
 
 def info_describes_the_device(trial: Trial) -> None:
-    """Check the types and ranges of the values in the device's info."""
+    """Check the types and ranges of the values in the device's `info`."""
     info = trial.open().info
     _demand(isinstance(info, DeviceInfo), "info to be a DeviceInfo", type(info))
     _check_info(info)
@@ -92,7 +92,7 @@ def every_protocol_method_is_implemented(trial: Trial) -> None:
 
 
 def a_device_that_takes_ids_gathers_rows(trial: Trial) -> None:
-    """Check that a device with the form `ids` declares GathersRows, because mini-batches otherwise lack that
+    """Check that a device with the form `ids` declares GathersRows, without which no mini-batch has this
     form.
     """
     device = trial.open()
@@ -105,7 +105,7 @@ def a_device_that_takes_ids_gathers_rows(trial: Trial) -> None:
 
 
 def probe_finds_devices_of_its_kind(trial: Trial) -> None:
-    """Check that probing twice finds the same devices, or raises nothing and finds none without hardware."""
+    """Check that probing twice finds the same devices; without hardware, it must find none and not fail."""
     device = trial.open()
     devices = device.probe()
     _demand(isinstance(devices, list), "probe to return a list", type(devices))
@@ -153,7 +153,7 @@ def gradients_have_form_and_order_of_the_parameters(trial: Trial) -> None:
 
 
 def the_normalizer_is_passed_on(trial: Trial) -> None:
-    """Check that the normalizer is the mini-batch's, not the number of targets."""
+    """Check that the normalizer is the mini-batch's normalizer, not the number of targets."""
     device = trial.open_loaded()
     batch = trial.batch()
     batch.normalizer = 2.5
@@ -179,7 +179,7 @@ def no_targets_give_no_gradients(trial: Trial) -> None:
 
 
 def equal_steps_give_equal_bits(trial: Trial) -> None:
-    """Check that repeated steps are bit-equal, on the same device and on a newly opened one."""
+    """Check that repeated steps are bit-equal on the same device and on a newly opened one."""
     model = trial.model()
     device = trial.open_loaded(model)
     first = copy_result(run_step(device, trial.batch()))
@@ -204,7 +204,7 @@ def a_result_stays_as_it_is(trial: Trial) -> None:
 
 
 def host_buffers_are_not_written(trial: Trial) -> None:
-    """Check that a step does not modify the mini-batch, and does not read it after the step."""
+    """Check that a step does not modify the mini-batch, and that nothing reads it after the step."""
     device = trial.open_loaded()
     reference: StepResult | None = None
     for _ in range(2):
@@ -216,7 +216,7 @@ def host_buffers_are_not_written(trial: Trial) -> None:
         for name, array in cases.host_arrays(batch).items():
             same = np.array_equal(array, before[name])
             require(same, f"the mini-batch's {name} unchanged", "it was written to")
-        # Pooled buffers are reused after a step.
+        # Overwrite the arrays: the pipeline reuses pooled buffers after a step.
         for array in arrays.values():
             array[...] = 0
         check_same_bits(result, reference, "when mini-batch buffers are reused")
@@ -225,7 +225,7 @@ def host_buffers_are_not_written(trial: Trial) -> None:
 
 
 def streamed_gradients_equal_the_result(trial: Trial) -> None:
-    """Check that each gradient is streamed at most once per step, and not modified afterwards."""
+    """Check that each gradient is streamed at most once per step, and is not modified afterwards."""
     device = trial.open_loaded()
     skip_unless(isinstance(device, StreamsGradients), "it does not stream gradients")
     assert isinstance(device, StreamsGradients)
@@ -249,7 +249,7 @@ def streamed_gradients_equal_the_result(trial: Trial) -> None:
 
 
 def times_are_plausible(trial: Trial) -> None:
-    """Check that times belong to known stages and do not exceed the duration of the call."""
+    """Check that the times belong to known stages, and do not exceed the duration of the call."""
     device = trial.open_loaded()
     batch = trial.batch()
     run_step(device, batch)
@@ -278,7 +278,7 @@ def _one_by_one(trial: Trial, device: Device) -> list[StepResult]:
 
 
 def several_mini_batches_are_in_flight(trial: Trial) -> None:
-    """Check that all mini-batches can be transferred before the first is propagated."""
+    """Check that all mini-batches can be transferred before the first one is propagated."""
     device = trial.open_loaded()
     references = _one_by_one(trial, device)
     staged = [device.transfer(batch) for batch in _batches(trial)]
@@ -289,7 +289,7 @@ def several_mini_batches_are_in_flight(trial: Trial) -> None:
 
 
 def transfer_and_propagate_run_on_two_threads(trial: Trial) -> None:
-    """Check concurrent transfer and propagation, some mini-batches apart, as in the pipeline."""
+    """Check concurrent transfer and propagation, with some mini-batches in between, as in the pipeline."""
     device = trial.open_loaded()
     references = _one_by_one(trial, device)
     channel: Channel[Any] = Channel("hyrt.testing", _DEPTH)
@@ -311,7 +311,7 @@ def transfer_and_propagate_run_on_two_threads(trial: Trial) -> None:
         try:
             work()
         except BaseException as error:
-            # Otherwise the other thread would wait forever.
+            # Fail the channel, otherwise the other thread would wait forever.
             channel.fail(error)
             raise
 
@@ -319,7 +319,7 @@ def transfer_and_propagate_run_on_two_threads(trial: Trial) -> None:
 
 
 def calls_may_use_different_threads(trial: Trial) -> None:
-    """Check that no call is bound to the thread that opened the device."""
+    """Check that no call needs the thread that has opened the device."""
     model = trial.model()
     references = _one_by_one(trial, trial.open_loaded(model))
     device = run_in_thread(trial.open)

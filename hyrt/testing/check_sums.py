@@ -55,7 +55,7 @@ def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
     }.items():
         check_step(device, model, batch, graph, where)
     if model.architecture.aggregate == "max":
-        return  # Max aggregation ignores edge weights, and models with it are refused for weighted graphs.
+        return  # Max aggregation ignores edge weights, so models with it are rejected for weighted graphs.
     weighted = cases.add_edge_weights(graph)
     for where, batch in {
         "edge weights": cases.sampled_batch(weighted, layers, targets, cases.ROWS),
@@ -65,7 +65,7 @@ def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
 
 
 def a_user_module_is_trained_or_refused(trial: Trial) -> None:
-    """Check a module that reads blocks through edge lists; its unused parameter must have a zero gradient."""
+    """Check a module that reads blocks through edge lists. Its unused parameter must have a zero gradient."""
     model = cases.randomize_parameters(cases.EdgeListModule())
     device = load_or_skip(trial, model)
     graph = cases.make_graph(13, 2)
@@ -74,7 +74,7 @@ def a_user_module_is_trained_or_refused(trial: Trial) -> None:
 
 
 def frozen_parameters_are_left_out_or_refused(trial: Trial) -> None:
-    """Check that gradients correspond to the parameters passed to load."""
+    """Check that gradients correspond to the parameters that were passed to load."""
     model: Any = trial.model()
     next(iter(model.parameters())).requires_grad_(False)
     device = load_or_skip(trial, model)
@@ -83,7 +83,7 @@ def frozen_parameters_are_left_out_or_refused(trial: Trial) -> None:
 
 
 def statistics_over_a_mini_batch_are_refused(trial: Trial) -> None:
-    """Check that BatchNorm is refused, because a step would depend on the split."""
+    """Check that BatchNorm is rejected, because the result would depend on the split."""
     model = cases.StatisticsModule()
     device = trial.open()
     try:
@@ -95,7 +95,7 @@ def statistics_over_a_mini_batch_are_refused(trial: Trial) -> None:
 
 
 def a_full_graph_is_a_step(trial: Trial) -> None:
-    """Check full-graph steps: a device may cache their arrays, but dropout must change with the step."""
+    """Check full-graph steps. A device may cache their arrays, but dropout must change with the step."""
     device = trial.open()
     skip_unless(device.info.whole_graphs, "it does not train full graphs")
     for case in (trial.supported_case(2), trial.supported_case(3), *_with_dropout(trial)):
@@ -130,7 +130,7 @@ def a_full_graph_is_a_step(trial: Trial) -> None:
 
 
 def a_full_graph_in_chunks_is_a_step(trial: Trial) -> None:
-    """Check full-graph steps in several numbers of chunks, both orders, and features as rows or in place."""
+    """Check full-graph steps for several numbers of chunks, both orders, and features as rows or in place."""
     device = trial.open()
     skip_unless(isinstance(device, RunsChunks), "it does not train in chunks")
     assert isinstance(device, RunsChunks)
@@ -164,7 +164,7 @@ def a_full_graph_in_chunks_is_a_step(trial: Trial) -> None:
 
 
 def a_budget_of_host_memory_changes_no_bit(trial: Trial) -> None:
-    """Check that matrices in files give the same bits."""
+    """Check that a step gives the same bits if its matrices are in files."""
     device = trial.open()
     skip_unless(isinstance(device, KeepsHostBudget), "it does not store matrices in files")
     assert isinstance(device, KeepsHostBudget)
@@ -185,7 +185,7 @@ def a_budget_of_host_memory_changes_no_bit(trial: Trial) -> None:
 
 
 def _with_dropout(trial: Trial) -> list[ModelCase]:
-    """Return the first supported model with dropout; empty if there is none."""
+    """Return a list with the first supported model that has dropout; empty if there is none."""
     for case in cases.model_cases():
         if "dropout" in case.settings:
             with suppress(UnsupportedModelError, PluginConflictError):
@@ -195,7 +195,7 @@ def _with_dropout(trial: Trial) -> list[ModelCase]:
 
 
 def one_target_and_isolated_vertices(trial: Trial) -> None:
-    """Check mini-batches of one vertex with neighbours, and of one and several isolated vertices."""
+    """Check mini-batches of a vertex with neighbours, and of one and several isolated vertices."""
     model = trial.model()
     device = trial.open_loaded(model)
     isolated = list(cases.ISOLATED)
@@ -240,7 +240,7 @@ def vertices_may_be_64_bits_wide(trial: Trial) -> None:
 
 
 def large_scores_do_not_overflow(trial: Trial) -> None:
-    """Check that large scores do not overflow: a softmax must subtract the largest score first."""
+    """Check that large scores do not overflow, which requires that a softmax subtracts the largest score."""
     model = trial.model()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -254,7 +254,7 @@ def large_scores_do_not_overflow(trial: Trial) -> None:
 
 
 def weights_that_are_not_numbers_show(trial: Trial) -> None:
-    """Check that divergence is visible: with NaN weights, the loss or a gradient is not finite."""
+    """Check that divergence is visible: with NaN weights, the loss or a gradient must not be finite."""
     model = trial.model()
     device = trial.open_loaded(model)
     device.update([torch.full_like(parameter, math.nan) for parameter in trainable_parameters(model)])
@@ -286,7 +286,7 @@ def two_parts_add_up_to_the_whole(trial: Trial) -> None:
 
 
 def load_uses_the_passed_parameters(trial: Trial) -> None:
-    """Check that load copies the passed parameters and ignores the module's values."""
+    """Check that load copies the passed parameters, and ignores the parameters of the module."""
     model = trial.model()
     passed = [torch.full_like(parameter, 0.0) for parameter in trainable_parameters(model)]
     device = trial.open()
@@ -341,7 +341,7 @@ def a_second_load_replaces_the_first(trial: Trial) -> None:
 
 
 def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
-    """Check an input form with every model that supports it, from features of every format."""
+    """Check an input form with every model that supports it, and with features of every format."""
     forms = trial.open().info.forms
     skip_unless(form in forms, f"it accepts only {', '.join(forms)}")
     done = 0
@@ -366,7 +366,7 @@ def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
                 try:
                     plan = cases.cache_some_rows(device, graph)
                 except UnsupportedModelError:
-                    break  # The device has no use for cached rows with this model.
+                    break  # With this model, the device has no use for cached rows.
             rows = cases.sampled_batch(graph, model.architecture.layers, cases.sample_targets(), cases.ROWS)
             batch = cases.sampled_batch(graph, model.architecture.layers, cases.sample_targets(), plan)
             check_agreement(
@@ -378,7 +378,7 @@ def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
 
 
 def _formats(form: InputForm, number: int) -> list[str]:
-    """Return the feature formats to test with an input form; one quantized format per model number."""
+    """Return the feature formats to test with an input form; `number` selects the quantized format."""
     if form == "sparse":
         return ["float32"]
     names = [name for name, row_format in ROW_FORMATS.items() if row_format.is_quantized]
@@ -386,6 +386,6 @@ def _formats(form: InputForm, number: int) -> list[str]:
     if form == "quantized":
         return [quantized]
     if form == "cached":
-        # Every second model caches and sends int8 codes with one scale per row.
+        # For every second model, cached and sent rows are int8 codes with one scale per row.
         return ["float32", "int8"] if number % 2 else [quantized]
     return ["float32", quantized if form == "aggregated" else "float16"]

@@ -37,12 +37,12 @@ _MAX_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One requirement on a device."""
+    """Requirement on a device, with the check for it."""
 
     name: str
-    """Description of the requirement."""
+    """Text of the requirement."""
     run: _Work
-    """Raises `CheckFailedError` or `CheckSkippedError`; any other exception counts as a failure."""
+    """Function that raises `CheckFailedError` or `CheckSkippedError`; other exceptions count as failures."""
 
 
 def check_device(
@@ -57,8 +57,8 @@ def check_device(
 ) -> Report:
     """Check that a device follows the device protocol of `hyrt.device`.
 
-    Every check runs on newly opened devices, whatever the other checks find; only a check that hangs ends the
-    suite.
+    Every check runs on newly opened devices, regardless of the results of other checks. Only a check that
+    hangs ends the suite.
 
     Parameters
     ----------
@@ -118,9 +118,9 @@ def check_device(
 
 
 def _first_info(trial: Trial, limit_s: float) -> DeviceInfo:
-    """Return the info of a device. Whether the device closes correctly is checked elsewhere."""
+    """Return the `info` of a device. Other checks find out whether it closes correctly."""
     device = call_device("the device", "open", trial.open, timeout_s=limit_s, fault=DeviceUnavailableError)
-    # A missing method is reported by its check.
+    # If a method is missing, its check reports this.
     if not isinstance(getattr(device, "info", None), DeviceInfo):
         kind = type(device).__name__
         raise DeviceUnavailableError(
@@ -132,7 +132,7 @@ def _first_info(trial: Trial, limit_s: float) -> DeviceInfo:
 
 
 def all_checks(*, computes: bool) -> list[Check]:
-    """Return the checks in order; without `computes`, those of sums are left out."""
+    """Return the checks in order, without the checks of sums unless the device `computes`."""
     agreement = [
         Check(f"sums agree with float64: {case.name}", partial(check_sums.sums_agree_with_float64, case=case))
         for case in cases.model_cases()
@@ -142,7 +142,7 @@ def all_checks(*, computes: bool) -> list[Check]:
             f"input form {name} gives the same sums", partial(check_sums.input_form_gives_the_same, form=name)
         )
         for name in get_args(InputForm)
-        # Rows are used by all other checks; heterogeneous mini-batches have separate checks.
+        # All other checks use rows, and heterogeneous mini-batches have separate checks.
         if name not in ("rows", "hetero")
     ]
     sums = [*agreement, *forms, *_checks_of(check_sums), *_checks_of(check_capabilities)] if computes else []
@@ -161,7 +161,7 @@ def _checks_of(module: ModuleType) -> list[Check]:
 
 
 def _run(check: Check, trial: Trial, limit_s: float) -> Verdict:
-    """Run one check on a separate thread, so that a hang becomes a verdict."""
+    """Run a check on a separate thread, so that a hang becomes a verdict."""
     verdicts: list[Verdict] = []
     started = time.perf_counter()
 
@@ -192,7 +192,7 @@ def _run(check: Check, trial: Trial, limit_s: float) -> Verdict:
 def _outcome(check: Check, trial: Trial) -> tuple[Outcome, str]:
     outcome = _result(check.run, trial)
     closing = _result(Trial.close_all, trial)
-    # The first failure is the one to fix.
+    # Report the first failure, which is the one to fix.
     return closing if closing[0] == "failed" and outcome[0] != "failed" else outcome
 
 
@@ -204,7 +204,7 @@ def _result(work: _Work, trial: Trial) -> tuple[Outcome, str]:
     except CheckFailedError as failed:
         return "failed", str(failed)
     except BaseException as error:
-        # A backend may raise anything. Each check has a thread, so no KeyboardInterrupt arrives here.
+        # A backend may raise anything. Each check runs on a thread, which never receives Ctrl-C.
         text = one_line(f"{type(error).__name__}: {error}")
         text = textwrap.shorten(text, _MAX_CHARACTERS, placeholder=" ...")
         return "failed", f"expected no exception; got {text}, at {_source_line(_frames(error), trial)}"
@@ -219,7 +219,7 @@ def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
 
 
 def _source_line(frames: Sequence[tuple[FrameType, int]], trial: Trial) -> str:
-    """Return the backend's innermost source line, or the innermost line of all if the backend has none."""
+    """Return the backend's innermost source line, or without one the innermost line of all code."""
     packages = {name.partition(".")[0] for name in trial.modules}
     backend_frames = [
         entry for entry in frames if entry[0].f_globals.get("__name__", "").partition(".")[0] in packages

@@ -1,4 +1,4 @@
-"""The device under test with references for its results, and the verdicts of checks."""
+"""Device under test with references for its results, and the verdicts of checks."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 
 class CheckFailedError(Exception):
-    """Raised by a check if the device violates the protocol."""
+    """Error of a check that the device has not passed, because it violates the protocol."""
 
 
 class CheckSkippedError(Exception):
-    """Raised by a check that does not apply to the device, with the reason."""
+    """Exception of a check that does not apply to the device, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Outcome of one check."""
+    """Result of a check."""
 
     name: str
-    """Description of the requirement."""
+    """Text of the requirement."""
     outcome: Outcome
-    """`passed`, `failed` or `skipped`."""
+    """Outcome: `passed`, `failed` or `skipped`."""
     detail: str = ""
-    """Expected and actual behaviour, or the reason for skipping."""
+    """Expected and actual behaviour, or the reason for skipping the check."""
     seconds: float = 0.0
-    """Duration of the check."""
+    """Duration of the check in seconds."""
 
     def __str__(self) -> str:
         word = self.outcome.upper() if self.outcome == "failed" else self.outcome
@@ -51,7 +51,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All verdicts about one device; as text, one line per verdict."""
+    """All verdicts about a device; as text, one line per verdict."""
 
     device: str
     """Name and description of the device."""
@@ -79,7 +79,7 @@ class Report:
 
 
 class ConformanceError(HyrtError):
-    """Raised if a device violates the protocol; the message has one line for each distinct failure.
+    """Error of a device that violates the protocol. The message has one line for each distinct failure.
 
     Parameters
     ----------
@@ -113,31 +113,31 @@ _OVERALL_TOLERANCE = 5e-6
 
 @dataclass(slots=True)
 class Trial:
-    """Device under test: state that the checks share."""
+    """Device under test, with the state that its checks share."""
 
     open_fn: OpenFn
-    """Opens a new device."""
+    """Function that opens a new device."""
     computes: bool = True
     """Whether the device really computes."""
     break_next: Callable[[Device], None] | None = None
-    """Makes the device's next propagate fail, or None."""
+    """Function that makes the next propagate of a device fail, or None."""
     cycles: int = 200
-    """Number of open and close cycles of the leak check."""
+    """Number of open and close cycles in the leak check."""
     modules: set[str] = field(default_factory=set)
-    """Modules that define the devices' classes."""
+    """Names of the modules that define the classes of the devices."""
     _opened: list[Device] = field(default_factory=list)
     _graphs: dict[tuple[Any, ...], Graph] = field(default_factory=dict)
     _supported: dict[int, ModelCase] = field(default_factory=dict)
 
     def open(self, *, threads: int = 2, memory_bytes: int | None = None) -> Device:
-        """Open a new device; `close_all` closes it."""
+        """Open a new device, which `close_all` will close."""
         device = self.open_fn(DeviceOptions(threads=threads, memory_bytes=memory_bytes))
         self._opened.append(device)
         self.modules.add(type(device).__module__)
         return device
 
     def close_all(self) -> None:
-        """Close all devices that a check has opened, in any state; then raise the first error."""
+        """Close all devices that a check has opened, in any state; raise the first error afterwards."""
         opened, self._opened = self._opened, []
         errors: list[Exception] = []
         for device in opened:
@@ -149,7 +149,7 @@ class Trial:
             raise errors[0]
 
     def open_loaded(self, model: torch.nn.Module | None = None, **options: Any) -> Device:
-        """Open a device and load a model, by default a supported one."""
+        """Open a device and load a model, by default a supported model."""
         device = self.open(**options)
         load_model(device, self.model() if model is None else model)
         return device
@@ -195,19 +195,19 @@ class Trial:
 
 
 def load_model(device: Device, model: torch.nn.Module) -> list[torch.Tensor]:
-    """Load a model with its trainable parameters, and return these."""
+    """Load a model with its trainable parameters, and return these parameters."""
     parameters = trainable_parameters(model)
     device.load(model, parameters)
     return parameters
 
 
 def trainable_parameters(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Return the parameters that the trainer passes to `load_model` and `update`."""
+    """Return the parameters that the trainer passes to `load` and `update`."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def build_or_skip(case: ModelCase) -> GNN:
-    """Build a case's model; skip the check if two packages declare the model's kind."""
+    """Build the model of a case, or skip the check if two packages declare the model's kind."""
     try:
         return case.build()
     except PluginConflictError as conflict:
@@ -215,20 +215,20 @@ def build_or_skip(case: ModelCase) -> GNN:
 
 
 def load_or_skip(trial: Trial, model: torch.nn.Module) -> Device:
-    """Open a device with the model; skip the check if the device refuses the model as the protocol says."""
+    """Open a device with the model; skip the check if the device rejects the model as the protocol says."""
     device = trial.open()
     try:
         load_model(device, model)
     except UnsupportedModelError as refusal:
         check_refusal(refusal, model, device.info.name)
-        # The device must still be usable after a refusal.
+        # The device must still be usable after it has rejected a model.
         load_model(device, trial.model())
         raise CheckSkippedError(f"refused: {refusal}") from refusal
     return device
 
 
 def check_refusal(refusal: UnsupportedModelError, model: torch.nn.Module, device: str) -> None:
-    """Check that a refusal names the device and the layer."""
+    """Check that the error of a rejected model names the device and the layer."""
     text = str(refusal)
     require(device in text, f"UnsupportedModelError to name the device {device}", f"got: {text}")
     names = {name for name, _ in model.named_modules() if name}
@@ -265,7 +265,7 @@ def compute_reference(model: Any, batch: MiniBatch, graph: Graph) -> ReferenceRe
 def check_agreement(result: StepResult, reference: ReferenceResult, where: str = "") -> None:
     """Check loss sum, correct count and gradient sums against the reference.
 
-    Raises CheckFailedError with the wrong quantity and its deviation.
+    Raises CheckFailedError, which names the wrong quantity and its deviation.
     """
     suffix = f" ({where})" if where else ""
     deviation = abs(result.loss_sum - reference.loss_sum)
@@ -363,13 +363,13 @@ def skip_unless(applies: bool, reason: str) -> None:
 
 
 def run_in_thread(call: Callable[[], T]) -> T:
-    """Return the result of a call on a new thread, or raise its exception."""
+    """Run a call on a new thread, and return its result or raise its exception."""
     (result,) = run_concurrently(call)
     return result
 
 
 def run_concurrently(*calls: Callable[[], T]) -> list[T]:
-    """Run calls concurrently and return their results; after all have ended, raise the first call's error."""
+    """Run calls concurrently and return their results. When all have ended, raise the first call's error."""
     results: dict[int, T] = {}
     errors: dict[int, BaseException] = {}
 

@@ -1,1 +1,1 @@
-"""HTML reports of one run, and comparisons of several runs."""
+"""HTML reports of single runs, and comparisons of several runs."""

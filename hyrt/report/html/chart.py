@@ -1,4 +1,4 @@
-"""Line charts as inline SVG, in pages from templates."""
+"""Line charts as inline SVG, and pages that are rendered from templates."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from hyrt.runtime.files import write_atomically
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill in a template; all values but `Markup` are escaped."""
+    """Fill in a template. All values except `Markup` are escaped."""
     return _environment().get_template(template).render(**values)
 
 
 def write_page(path: Path, page: str, remedy: str = "Choose another --output") -> None:
-    """Write a page atomically; raise HyrtError with the file and `remedy` if that fails."""
+    """Write a page atomically; if this fails, raise HyrtError with the file and `remedy`."""
     with explain_write_errors(path, remedy):
         write_atomically(path, escape_undecodable(page).encode("utf-8", "replace"))
 
 
 def pairs(values: Mapping[str, Any]) -> str:
-    """Format pairs: `cpu:0 256, cuda:0 768`."""
+    """Format names and values as text: `cpu:0 256, cuda:0 768`."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
@@ -51,7 +51,7 @@ def _environment() -> Environment:
             "script": ("uplot.min.js", "charts.js"),
         }.items()
     }
-    # The licence of uPlot must be in every copy.
+    # The license of uPlot must be in every copy.
     texts["script"] = f"/*\nuPlot: {_template('uplot.LICENSE')}*/\n{texts['script']}"
     environment.globals |= {"Markup": Markup, **{name: Markup(text) for name, text in texts.items()}}
     return environment
@@ -63,14 +63,14 @@ def _template(name: str) -> str:
 
 WIDTH, HEIGHT = 520, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 20, 10, 32
-# More points are not visible. The minimum and maximum of each bucket are kept.
+# Maximum number of points of a line, since more are not visible. Each bucket keeps its minimum and maximum.
 MAX_POINTS = 400
-# Limit for the page's script, or the page of a long run would be too large.
+# Maximum number of points for the page's script, so that the page of a long run is not too large.
 MAX_LIVE_POINTS = 240
 MAX_ROWS = 60
 COLOURS = 8
 _MIN_TICK = 1e-300
-# Outliers among fewer values are not cut off.
+# Minimum number of values for which outliers are cut off.
 _MIN_CUT_VALUES = 20
 
 Number = float | int
@@ -79,17 +79,17 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One line of a chart."""
+    """Line of a chart."""
 
     name: str
-    """Name in the legend."""
+    """Name of the line in the legend."""
     x: Sequence[Number]
     y: Sequence[Number]
-    """The points (`x`, `y`); NaN for missing values."""
+    """Values of the points at `x`; NaN for missing values."""
     colour: int = 0
-    """Index of the colour on the page, from 0."""
+    """Index of the line's color on the page, from 0."""
     dashed: bool = False
-    """Whether the line is dashed, as for predictions."""
+    """Whether the line is dashed, as predictions are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,23 +97,23 @@ class Chart:
     """Chart of several lines."""
 
     key: str
-    """Key for selecting the chart."""
+    """Key by which the chart is selected."""
     title: str
-    """Title with the unit."""
+    """Title of the chart, with the unit."""
     series: Sequence[Series]
     x_name: str = "step"
     value: Format = "{:.3g}".format
-    """Formats a y value."""
+    """Function that formats a y value."""
     unit: str = ""
     """Unit of y values for the page's script: `s`, `%`, `GiB`, or ""."""
     marks: Sequence[tuple[float, str]] = ()
-    """Events as (x, description)."""
+    """Positions and descriptions of events, as (x, text)."""
     step: bool = False
-    """Whether values hold until the next point."""
+    """Whether each value holds until the next point."""
     bands: Sequence[tuple[float, float, int, str]] = ()
-    """(from x, to x, colour, name) below the lower edge."""
+    """Bands below the lower edge, as (from x, to x, color, name)."""
     clips_outliers: bool = False
-    """Whether outliers, such as steps that compile or wait, are cut off at the top."""
+    """Whether outliers, such as steps that include compilation or a wait, are cut off at the top."""
 
     @property
     def note(self) -> str:
@@ -142,7 +142,7 @@ class Chart:
 
     @property
     def top(self) -> float:
-        """Highest value that is not cut off; infinite if none is."""
+        """Highest value that is not cut off; infinite if nothing is cut off."""
         points = sorted(y for series in self.series for _, y in _finite(series))
         if not self.clips_outliers or len(points) < _MIN_CUT_VALUES:
             return math.inf
@@ -155,7 +155,7 @@ class Chart:
 
     @property
     def svg(self) -> str:
-        """The chart as SVG, with all text escaped."""
+        """SVG image of the chart, with all text escaped."""
         return render(
             "chart.svg",
             chart=self,
@@ -171,9 +171,9 @@ class Chart:
 
     @property
     def points(self) -> str:
-        """JSON data for the page's script, safe inside HTML elements.
+        """JSON data for the page's script, which is safe inside HTML elements.
 
-        Each x value is the difference from the previous one; y values have four digits.
+        Each x value is the difference from the previous x value; y values have four digits.
         """
         lines = []
         for series in self.series:
@@ -202,7 +202,7 @@ class Chart:
 
     @property
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows of the table; a long table has evenly spaced rows and the last row."""
+        """Header and rows of the table; of a long table, evenly spaced rows and the last row."""
         xs = sorted({float(x) for series in self.series for x in series.x})
         if len(xs) > MAX_ROWS:
             spacing = (len(xs) - 1) / (MAX_ROWS - 1)
@@ -218,7 +218,7 @@ class Chart:
 
 
 class _Frame:
-    """Mapping from chart values to image coordinates, with the origin at the top left."""
+    """Mapping of chart values to image coordinates, whose origin is at the top left."""
 
     def __init__(self, chart: Chart) -> None:
         self._step = chart.step
@@ -229,7 +229,7 @@ class _Frame:
         if self.x[0] == self.x[1]:
             self.x = (self.x[0] - 0.5, self.x[0] + 0.5)
         low, high = (min(0.0, min(ys)), max(ys)) if ys else (0.0, 1.0)
-        # Zero is not on the axis if all values are far from zero, such as accuracies or memory.
+        # If all values are far from zero, such as accuracies or memory, the axis does not start at zero.
         if ys and min(ys) > 0 and min(ys) > 0.6 * high:
             low = min(ys) - 0.25 * (high - min(ys) or high)
         self.ticks = ticks(low, high)
@@ -244,7 +244,7 @@ class _Frame:
         return round(HEIGHT - _BOTTOM - (y - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM), 1)
 
     def path(self, series: Series) -> str:
-        """Return the SVG path of the line through the points; empty without points."""
+        """Return the SVG path of the line through the points; empty if there are no points."""
         points = [
             (self.across(x), self.down(min(y, self._top))) for x, y in downsample(_finite(series), MAX_POINTS)
         ]
@@ -265,9 +265,9 @@ def ticks(low: float, high: float) -> list[float]:
     if not size or not math.isfinite(size) or size < _MIN_TICK:
         return [low, high]
     first, last = math.floor(low / size + 1e-9), math.ceil(high / size - 1e-9)
-    # Round: 0.3 instead of 0.30000000000000004.
+    # Round the values: 0.3 instead of 0.30000000000000004.
     values = [float(f"{i * size:.12g}") for i in range(first, last + 1)]
-    # Far from zero, twelve digits may not distinguish the numbers.
+    # Far from zero, twelve digits may be too few to distinguish the numbers.
     return values if len(set(values)) == len(values) > 1 else [low, high]
 
 

@@ -18,48 +18,48 @@ from hyrt.report.printed_lines import quote_path
 from hyrt.report.run_record import Line, RunRecord, median, weighted_median
 from hyrt.report.step_summary import CHANNELS, THREADS, ChunkSummary, fill_and_depth
 
-# Waits for a smaller fraction of a step are mere hand-overs, and are not displayed.
+# Waits for a smaller fraction of a step are normal at each hand-over and are not displayed.
 _MIN_WAIT_FRACTION = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRow:
-    """A stage with its median times over the steps, as text."""
+    """Row of a stage with its median times over the steps, as text."""
 
     name: str
     threads: str
-    """Number of threads; empty if the stage has no separate threads."""
+    """Number of threads; empty if the stage has no threads of its own."""
     share: float
-    """Work relative to the work of the slowest stage, 0 to 1."""
+    """Working time relative to the slowest stage, 0 to 1."""
     work: str
     """Working time per step."""
     bounds: str
-    """Fraction of steps in which the stage was the slowest; empty for `synchronize`."""
+    """Fraction of the steps in which the stage was the slowest; empty for `synchronize`."""
     waits: str
-    """Waiting times for input, and for space in the output channel."""
+    """Waiting times for input and for space in the output channel."""
     queue_share: float
     queue: str
-    """Fill of the output channel as items and capacity (`queue_share`: as a fraction); empty without one."""
+    """Fill of the output channel as items and capacity, or empty; `queue_share` is the fill as a fraction."""
     is_bottleneck: bool
     """Whether the stage is the bottleneck of most steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerRow:
-    """One trainer."""
+    """Row of a trainer."""
 
     name: str
-    """Name, with a label if the device is simulated."""
+    """Name of the trainer, with a label if the device is simulated."""
     units: str
-    """Number of units in the newest step."""
+    """Number of units in the latest step."""
     share: float
     """Fraction of the step's units, 0 to 1."""
     busy: str
     """Propagation time per step."""
     busy_share: float
-    """Fraction of the step that the trainer spends in propagation, 0 to 1."""
+    """Fraction of the step that the trainer spends on propagation, 0 to 1."""
     queues: str
-    """Fill of the trainer's channels."""
+    """Fill of the channels of the trainer."""
 
 
 def stage_rows(run: RunRecord) -> list[StageRow]:
@@ -178,19 +178,19 @@ def _fill_text(fill: float, depth: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfusionRow:
-    """Test vertices of one class."""
+    """Row of the test vertices of one class."""
 
     number: int
     cells: Sequence[tuple[str, int]]
-    """For each predicted class: number of vertices as text, and percentage of the true class."""
+    """Cells for the predicted classes: number of vertices as text, and percentage of the true class."""
     right: str
-    """Fraction of correct predictions; empty if the class has no vertices."""
+    """Fraction of correct predictions as text; empty if the class has no vertices."""
 
     __repr__ = short_repr
 
 
 def confusion_rows(run: RunRecord) -> list[ConfusionRow]:
-    """Return one row per class for the best evaluation; empty without a confusion matrix."""
+    """Return a row per class for the best evaluation; empty without a confusion matrix."""
     best = [
         line["confusion"] for line in run.select("evaluated") if line["is_best"] and line.get("confusion")
     ]
@@ -209,25 +209,25 @@ def confusion_rows(run: RunRecord) -> list[ConfusionRow]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRow:
-    """Statistics of one rank."""
+    """Row with the statistics of a rank."""
 
     name: str
-    """Name, such as `rank 0`."""
+    """Name of the rank, such as `rank 0`."""
     location: str
-    """Host and devices."""
+    """Host and devices of the rank."""
     stages: Sequence[str]
     """Time per step of each stage in `STAGES`."""
     longest: int
-    """Index of the slowest stage, except `synchronize`."""
+    """Index of the slowest stage except `synchronize`."""
     memory: str
     """Peak resident memory."""
     sent: str
     received: str
-    """Bytes that the rank has received in the whole run, like `sent`."""
+    """Bytes that the rank has received in the whole run; `sent` are the bytes that it has sent."""
 
 
 def rank_rows(run: RunRecord) -> list[RankRow]:
-    """Return one row per rank; empty with one process, or before the end of the run."""
+    """Return a row per rank; empty if there is one process, or before the end of the run."""
     rows = []
     for rank, record in enumerate(_rank_records(run)):
         if record is None:
@@ -250,7 +250,7 @@ def rank_rows(run: RunRecord) -> list[RankRow]:
 
 
 def _missing_row(rank: int) -> RankRow:
-    """Create the row of a rank that has no statistics because the run failed."""
+    """Create the row of a rank without statistics, because the run has failed."""
     return RankRow(
         name=f"rank {rank}",
         location="lost, or no statistics received",
@@ -263,7 +263,7 @@ def _missing_row(rank: int) -> RankRow:
 
 
 def purpose_rows(run: RunRecord) -> list[tuple[str, list[str], str]]:
-    """Return the bytes sent by purpose, as (name, bytes of each rank, total)."""
+    """Return the sent bytes by purpose, as (name, bytes of each rank, total)."""
     sent = [{} if record is None else record["bytes_sent"] for record in _rank_records(run)]
     purposes = dict.fromkeys(purpose for counts in sent for purpose in counts)
     rows = [(purpose, [counts.get(purpose, 0) for counts in sent]) for purpose in purposes]
@@ -276,7 +276,7 @@ def purpose_rows(run: RunRecord) -> list[tuple[str, list[str], str]]:
 
 
 def ranks_text(run: RunRecord) -> str:
-    """Describe the ranks: number, strategy, and bottleneck."""
+    """Describe the ranks: number, strategy and bottleneck."""
     figures = run.summary.get("distributed") or {}
     if not figures:
         return ""
@@ -289,18 +289,18 @@ def ranks_text(run: RunRecord) -> str:
 
 
 def _rank_records(run: RunRecord) -> Sequence[Mapping[str, Any] | None]:
-    # Empty with one process; some entries are missing after a failure.
+    # There are no ranks in a run of one process, and some entries are missing after a failure.
     records: Sequence[Mapping[str, Any] | None] = (run.summary.get("distributed") or {}).get("by_rank") or []
     return records
 
 
 REPORT = "report.html"
-# Numbers of decisions and notices that a long run lists.
+# Numbers of first and last decisions and notices that the page of a long run lists.
 _MAX_FIRST_LINES, _MAX_LAST_LINES = 50, 150
 
 
 def run_page(run: RunRecord, folder: Path | None = None) -> str:
-    """Render the page of one run, with links relative to `folder`, by default the run folder."""
+    """Render the page of a run. Links are relative to `folder`, by default the run folder."""
     stages = stage_rows(run)
     decisions, num_omitted_decisions = _abbreviate(run.select("balanced"))
     notices, notices_left_out = _abbreviate(run.select("notice"))
@@ -353,7 +353,7 @@ def comparison_page(runs: Sequence[RunRecord]) -> str:
 
 
 def unique_names(runs: Sequence[RunRecord]) -> list[str]:
-    """Return unique names: the folder names, or paths for equal folder names."""
+    """Return unique names: the names of folders, or the paths of folders with equal names."""
     names = [run.name for run in runs]
     return [name if names.count(name) == 1 else str(run.path) for name, run in zip(names, runs, strict=True)]
 
@@ -386,7 +386,7 @@ def environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
         text = "not limited" if value == "None" and name.startswith("cgroup.") else value
         if name.endswith("_bytes") and value.isdecimal():
             text = format_bytes(int(value))
-        # Keep the names of environment variables.
+        # Environment variables keep their names.
         is_variable = name.startswith("variables.")
         rows.append((name if is_variable else name.removesuffix("_bytes").replace("_", " "), text))
     words = environment.get("command")
@@ -399,7 +399,7 @@ def environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def facts(run: RunRecord) -> list[tuple[str, str]]:
-    """Return the main results and settings from summary.json."""
+    """Return the main results and settings of a run from summary.json."""
     summary = run.summary
     rows = [("status", run.status + (", simulated" if summary.get("simulated") else ""))]
     if summary.get("error"):
@@ -456,7 +456,7 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         rows.append(("resource manager", f"{balance.get('policy')}, {count} decision{'s' * (count != 1)}"))
     steps = run.select("steps")
     if steps and "steps" not in summary:
-        # Without a summary (the run failed, was killed, or is still running), use the metrics.
+        # There is no summary if the run has failed, was killed or is still running, so use its metrics.
         last = steps[-1]
         rows += [
             ("steps", f"{last['step']}, according to metrics.jsonl"),
@@ -467,7 +467,7 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def newest_chunks(run: RunRecord) -> Mapping[str, Mapping[str, Any]]:
-    """Return the chunk statistics of the newest step, by trainer."""
+    """Return the chunk statistics of the latest step by trainer."""
     steps = run.select("steps")
     chunks: Mapping[str, Mapping[str, Any]] = run.summary.get("chunks") or (
         steps[-1].get("chunks", {}) if steps else {}
@@ -476,7 +476,7 @@ def newest_chunks(run: RunRecord) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _chunk_bottleneck_text(run: RunRecord) -> str:
-    """Describe the bottleneck of the slowest trainer in the newest step in chunks; empty without chunks."""
+    """Describe the bottleneck of the slowest trainer in the latest step; empty without chunks."""
     chunks = newest_chunks(run)
     if not chunks:
         return ""
@@ -491,7 +491,7 @@ def _split_text(run: RunRecord, split: Mapping[str, int]) -> str:
 
 
 def _stage_facts(run: RunRecord) -> list[tuple[str, str]]:
-    """Return the stage rows of a comparison page, with the median times of each run's page."""
+    """Return the stage rows for a comparison page, with the median times from the page of each run."""
     rows = stage_rows(run)
     slowest = [f"{row.name}, in {row.bounds} of the steps" for row in rows if row.is_bottleneck]
     return [("slowest stage", stage) for stage in slowest] + [
@@ -504,7 +504,7 @@ def _link(trace: Path, folder: Path) -> str:
 
 
 def _abbreviate(lines: Sequence[Line]) -> tuple[Sequence[Line], int]:
-    """Return the first and last lines of a long list, and the number of omitted lines."""
+    """Return the first and last lines of a long list, and the number of lines in between."""
     if len(lines) <= _MAX_FIRST_LINES + _MAX_LAST_LINES:
         return lines, 0
     return [*lines[:_MAX_FIRST_LINES], *lines[-_MAX_LAST_LINES:]], len(
@@ -518,7 +518,7 @@ def predicted_rows(run: RunRecord) -> list[tuple[str, str, str, str]]:
     if not expected:
         return []
     predicted_s_by_stage, steps = expected.get("stages_s") or {}, run.select("steps")
-    # Medians, because the first steps also compile.
+    # Use medians, because the first steps include compilation.
     rows = [
         (stage, predicted_s_by_stage.get(stage), median(steps, "stage_s", stage) if steps else None)
         for stage in STAGES

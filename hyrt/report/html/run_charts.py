@@ -15,9 +15,9 @@ from hyrt.report.html.chart import Chart, Series
 from hyrt.report.run_record import Line, RunRecord, get_number
 from hyrt.report.step_summary import device_stats
 
-# Maximum numbers of drawn bands and marks.
+# Maximum numbers of bands and marks that are drawn.
 _MAX_BANDS, _MAX_MARKS = 200, 100
-# Waits below this fraction of the longest are not drawn.
+# Minimum fraction of the longest waits above which a wait is drawn.
 _MIN_WAIT_SHARE = 0.01
 
 _format_number, _format_score, _format_gib = "{:g}".format, "{:.3f}".format, "{:.3g} GiB".format
@@ -27,7 +27,7 @@ def run_charts(run: RunRecord) -> list[Chart]:
     """Create the charts of a run: loss, metrics, times, split, threads, waiting, utilization and memory."""
     groups = run.select("steps")
     decisions = [(line["acts_from"], line["reason"]) for line in run.select("balanced")]
-    # More marks would merge into a grey area; the table below the charts lists all decisions.
+    # More marks would merge into a grey area. The table below the charts lists all decisions.
     marks = decisions if len(decisions) <= _MAX_MARKS else []
     times = [_line("measured", groups, "step_s"), *_predicted(run, groups)]
     busy = [
@@ -71,7 +71,7 @@ def run_charts(run: RunRecord) -> list[Chart]:
                 step=True,
             )
             for title, key in (("Split: targets per step", "split"), ("CPU threads of the stages", "threads"))
-            # The split of full-graph training never changes.
+            # In full-graph training, the split never changes.
             if not (run.is_full_graph and key == "split")
         ),
         Chart(
@@ -134,7 +134,7 @@ def _chunk_charts(run: RunRecord, groups: Sequence[Line]) -> list[Chart]:
 
 
 def _group_by_device(lines: Sequence[Line], trainer: str) -> dict[str, list[Line]]:
-    """Group the chunk statistics of a trainer by device, per step."""
+    """Group the chunk statistics of a trainer by device."""
     by_device: dict[str, list[Line]] = {}
     for line in lines:
         for device, work in device_stats(trainer, line["chunks"].get(trainer) or {}).items():
@@ -143,7 +143,7 @@ def _group_by_device(lines: Sequence[Line], trainer: str) -> dict[str, list[Line
 
 
 def comparison_charts(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Chart]:
-    """Create charts of loss, step time, validation metric and others, with one line per run."""
+    """Create charts that compare the loss, step time, validation metric and others, with one line per run."""
     metric = next((str(run.summary["chosen_by"]) for run in runs if run.summary.get("chosen_by")), "accuracy")
     no_points = Series(name="", x=(), y=())
 
@@ -185,7 +185,7 @@ def comparison_charts(runs: Sequence[RunRecord], names: Sequence[str]) -> list[C
 
 
 def _notable_lines(lines: Sequence[Series]) -> list[Series]:
-    """Keep the lines whose 90 % quantile exceeds a hundredth of the highest such quantile."""
+    """Return the lines whose 90 % quantile exceeds a hundredth of the highest 90 % quantile."""
     finite = [sorted(y for y in line.y if math.isfinite(y)) or [0.0] for line in lines]
     usual = [values[int(0.9 * (len(values) - 1))] for values in finite]
     return [line for line, value in zip(lines, usual, strict=True) if value > _MIN_WAIT_SHARE * max(usual)]
@@ -220,7 +220,9 @@ def _utilization(lines: Sequence[Line], trainer: str) -> Series:
 
 
 def _losses(groups: Sequence[Line]) -> Series:
-    """Create the training loss with one point per step; each record has the losses of several steps."""
+    """Create the line of the training loss with a point per step; a record has the losses of
+    several steps.
+    """
     firsts = [line["step"] - len(line["losses"]) + 1 for line in groups]
     x = [step for first, line in zip(firsts, groups, strict=True) for step in range(first, line["step"] + 1)]
     y = [math.nan if loss is None else float(loss) for line in groups for loss in line["losses"]]
@@ -233,7 +235,7 @@ def _metrics(run: RunRecord) -> list[str]:
         name for line in run.select("evaluated") for part in line["metrics"].values() for name in part
     ]
     names = list(dict.fromkeys(name for name in all_names if name != "loss"))
-    # The metric that selects the best epoch comes first.
+    # Put the metric that selects the best epoch first.
     return sorted(names, key=lambda name: name != chosen)
 
 
@@ -260,7 +262,7 @@ def _predicted(run: RunRecord, groups: Sequence[Line]) -> list[Series]:
 
 
 def _bottlenecks(groups: Sequence[Line]) -> list[tuple[float, float, int, str]]:
-    """Create bands of the bottleneck stage; in a long run, each shows the most frequent one."""
+    """Create bands for the bottleneck stage. In a long run, each band shows the most frequent bottleneck."""
     size = -(-len(groups) // _MAX_BANDS)
     parts = [groups[start_index : start_index + size] for start_index in range(0, len(groups), size or 1)]
     dominant = [

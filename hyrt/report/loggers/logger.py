@@ -1,6 +1,6 @@
-"""Experiment loggers: their protocol and registry, and the loggers of a run.
+"""Protocol and registry of experiment loggers, and the loggers of a run.
 
-Each logger has a separate thread, so that it cannot block or end the run.
+Each logger has its own thread, so that it cannot block or end the run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LoggedRun:
     folder: Path
     """Folder of the run, in which a logger may create files."""
     settings: Mapping[str, Any]
-    """Values by key, such as `train.lr`."""
+    """Settings by key, such as `train.lr`."""
 
 
 class Logger(Protocol):
@@ -52,9 +52,9 @@ class Logger(Protocol):
         Parameters
         ----------
         run
-            The new or resumed run.
+            New or resumed run.
         previous_id
-            Result of `start` for the original run if it is resumed, otherwise None.
+            Result of `start` for the original run if the run is resumed, otherwise None.
 
         Returns
         -------
@@ -62,7 +62,7 @@ class Logger(Protocol):
         """
 
     def log(self, metrics: Mapping[str, float], step: int, epoch: int | None) -> None:
-        """Log metrics, whose names have their group as a prefix (`val/accuracy`).
+        """Log metrics, whose names have a group as prefix (`val/accuracy`).
 
         Parameters
         ----------
@@ -75,7 +75,7 @@ class Logger(Protocol):
         """
 
     def end(self, status: str) -> None:
-        """Finish a run with status `finished`, `early-stopped`, `interrupted` or `failed`."""
+        """Finish a run with the status `finished`, `early-stopped`, `interrupted` or `failed`."""
 
 
 _LOGGERS = {
@@ -83,30 +83,30 @@ _LOGGERS = {
     "mlflow": ("mlflow", "mlflow_logger:MlflowLogger"),
     "wandb": ("wandb", "wandb_logger:WandbLogger"),
 }
-"""Package and class of each logger; the key is also the name of its extra."""
+"""Package and class of each logger by name, which is also the name of the package extra."""
 
 
 def check_loggers(names: Collection[str]) -> None:
-    """Raise ConfigError, with the command to install it, if the package of a logger is missing."""
+    """Raise ConfigError, with the installation command, if the package of a logger is missing."""
     for name in names:
         package = _LOGGERS[name][0]
         try:
             is_installed = find_spec(package) is not None
         except ValueError:
-            is_installed = False  # A module without an import spec.
+            is_installed = False  # The module has no import spec.
         if not is_installed:
             raise ConfigError(f'loggers={name} needs {package}: pip install "hyrt[{name}]"')
 
 
 def create_logger(name: str) -> Logger:
-    """Create a logger by name; errors of its package are passed on."""
+    """Create a logger by name. Errors of its package are passed on."""
     module, _, kind = _LOGGERS[name][1].partition(":")
     logger: Logger = getattr(importlib.import_module(f"hyrt.report.loggers.{module}"), kind)()
     return logger
 
 
 def event_metrics(event: Event) -> Iterator[tuple[str, float]]:
-    """Yield names and values of an event's metrics, named `group/metric`."""
+    """Yield the names (`group/metric`) and values of the metrics in an event."""
     match event:
         case StepMetrics():
             yield "train/loss", event.loss
@@ -141,15 +141,15 @@ def event_metrics(event: Event) -> Iterator[tuple[str, float]]:
 
 
 RUN_IDS_FILE = "loggers.json"
-"""File in the run folder with each logger's identifier of the run."""
+"""File in the run folder with the identifier that each logger has for the run."""
 _CLOSE_TIMEOUT_S = 60.0
 _MAX_MESSAGE_LENGTH = 200
 
 
 class RunLoggers:
-    """Forwards the events of a run to loggers; a context manager.
+    """Loggers of a run, to which its events are forwarded; a context manager.
 
-    `warn` is called on the caller's thread if a logger fails.
+    If a logger fails, `warn` is called on the caller's thread.
     """
 
     def __init__(
@@ -186,9 +186,9 @@ class RunLoggers:
         self._report_errors()
 
     def close(self, status: str | None = None, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
-        """Finish the run in all loggers, and wait for them at most `timeout_s` seconds; idempotent.
+        """Finish the run in all loggers, and wait at most `timeout_s` seconds. May be called several times.
 
-        Without a status, the run has failed.
+        If `status` is None, the run has failed.
         """
         workers, self._workers = self._workers, []
         if not self._has_started:
@@ -220,7 +220,7 @@ class RunLoggers:
 
 
 class _RunIds:
-    """File with the identifiers by logger."""
+    """File with the identifiers of a run by logger."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -280,5 +280,5 @@ class _Worker(threading.Thread):
                 logger.log(*item)
             logger.end(item)
         except BaseException as error:
-            # Catch every error of a package, including SystemExit: the run continues.
+            # Catch every error of a package, including SystemExit, because the run must continue.
             self._error, self._has_failed = error, True

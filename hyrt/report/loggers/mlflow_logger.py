@@ -10,14 +10,14 @@ from typing import Any
 from hyrt.report.loggers.logger import LoggedRun
 
 EXPERIMENT = "hyrt"
-"""Experiment if MLFLOW_EXPERIMENT_NAME is not set."""
+"""Name of the experiment if MLFLOW_EXPERIMENT_NAME is not set."""
 _BATCH_SIZE = 100
 _MAX_PARAM_LENGTH = 500
 _STATUS = {"finished": "FINISHED", "early-stopped": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
 class MlflowLogger:
-    """Logger of settings as MLflow parameters, and of metrics by step."""
+    """Logger of settings as MLflow parameters and of metrics by step."""
 
     _client: Any
     _run: str
@@ -44,7 +44,7 @@ class MlflowLogger:
         from mlflow.entities import Metric
 
         now_ms = int(time.time() * 1e3)
-        # File stores cannot have a metric `epoch` next to the folder `epoch` of `epoch/seconds`.
+        # File stores cannot have a metric `epoch`, because `epoch/seconds` needs a folder of this name.
         logged = {**metrics, **({} if epoch is None else {"train/epoch": float(epoch)})}
         self._client.log_batch(
             self._run, metrics=[Metric(name, value, now_ms, step) for name, value in logged.items()]

@@ -16,11 +16,11 @@ class TensorboardLogger:
     _writer: Any
 
     def start(self, run: LoggedRun, previous_id: str | None) -> None:
-        """Create an event file; a resumed run adds another file."""
+        """Create an event file; a resumed run adds another event file."""
         from tensorboardX import SummaryWriter
 
         folder = run.folder / FOLDER
-        # The name of an event file is the current second; without a suffix, another file could be
+        # The name of an event file has the current second. Without a suffix, another file could be
         # overwritten.
         num_files = len(list(folder.iterdir())) if folder.exists() else 0
         self._writer = SummaryWriter(str(folder), filename_suffix=f".{num_files}")

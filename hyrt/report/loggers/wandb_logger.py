@@ -1,4 +1,4 @@
-"""Weights & Biases logger, which writes to the run folder; offline unless WANDB_MODE is set."""
+"""Weights & Biases logger, which writes to the run folder and is offline unless WANDB_MODE is set."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from hyrt.report.loggers.logger import LoggedRun
 
 PROJECT = "hyrt"
-"""Project if WANDB_PROJECT is not set."""
+"""Name of the project if WANDB_PROJECT is not set."""
 
 
 class WandbLogger:
-    """Logger of settings as the configuration of a wandb run, and of metrics by step."""
+    """Logger of settings as the configuration of a wandb run and of metrics by step."""
 
     _run: Any
 
@@ -30,7 +30,7 @@ class WandbLogger:
             mode=os.environ.get("WANDB_MODE", "offline"),
             settings=wandb.Settings(silent=True, console="off"),
         )
-        # wandb's own steps must increase, but a resumed run may start below the last step.
+        # The steps of wandb must increase, but a resumed run may start before the last step.
         self._run.define_metric("*", step_metric="step")
         return str(self._run.id)
 
