@@ -135,7 +135,7 @@ def sort_names(names: NameIndex) -> tuple[list[str], NDArray[np.int64]]:
 
 Array = NDArray[Any]
 
-_MIN_ROWS = 10
+MIN_ROWS = 10
 """With fewer rows, a column may equal row numbers or labels by chance."""
 _MIN_PAIRED = 30
 """Minimum number of rows that have the value of an earlier row of their class; fewer may be chance."""
@@ -225,9 +225,9 @@ class SuspiciousColumns:
                     reasons[column] = GIVES_LABEL
                 elif confirmed.total() - max(confirmed.values()) >= _MIN_OTHERS:
                     reasons[column] = FOLLOWS_LABEL
-        if self._labelled >= _MIN_ROWS and several:
+        if self._labelled >= MIN_ROWS and several:
             reasons |= dict.fromkeys(self._like_label.tolist(), IS_LABEL)
-        if self._rows >= _MIN_ROWS:
+        if self._rows >= MIN_ROWS:
             starts = self._first[self._counting]
             reasons |= dict.fromkeys(self._counting[(starts == 0) | (starts == 1)].tolist(), COUNTS)
         return reasons
@@ -249,7 +249,7 @@ def _filter_columns(
 def are_row_numbers(values: Array) -> bool:
     """Return whether the values [n], in any order, are 0 to n - 1 or 1 to n."""
     ordered = np.sort(values)
-    return len(values) >= _MIN_ROWS and any(
+    return len(values) >= MIN_ROWS and any(
         np.array_equal(ordered, np.arange(first, first + len(values))) for first in (0, 1)
     )
 

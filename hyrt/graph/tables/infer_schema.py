@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
@@ -14,6 +15,7 @@ from hyrt.errors import DataError, join_names
 from hyrt.graph.metadata import ENDPOINT_COLUMN_NAMES, normalize_name
 from hyrt.graph.tables.columns import (
     COUNTS,
+    MIN_ROWS,
     SuspiciousColumns,
     are_row_numbers,
     encode_labels,
@@ -24,13 +26,13 @@ from hyrt.graph.tables.read_vertices import SPLIT_WORDS
 from hyrt.graph.tables.schema import CsvDialect, EdgeTableSchema, ImportSchema, VertexTableSchema
 from hyrt.graph.tables.table_batch import (
     are_times,
+    find_unix_unit,
     has_codes,
     read_real_numbers,
-    read_strings,
     read_whole_numbers,
 )
 from hyrt.graph.tables.table_files import TableFiles, TableSample, list_table_files, read_sample
-from hyrt.graph.tables.vertex_ids import SPARSE_FACTOR, spell_integers
+from hyrt.graph.tables.vertex_ids import SPARSE_FACTOR, find_id_column, find_matching_columns
 
 _IDS = ("id", "nodeid", "vertexid", "node", "vertex", "name", "key", "nid", "nr", "nummer", "kennung")
 _LABELS = ("label", "y", "class", "target", "category", "labels", "klasse")
@@ -57,6 +59,8 @@ _MASKS = (
 )
 _INDEXES = ("index", "level0", "rownames", "rowname", "row", "rowid", "rownumber", "rownum", "")
 """Names of row number columns that programs add to a table, in the form of `normalize_name`."""
+_ID_NAME = re.compile(r"(.*[\W_])?(id|ID|Id|nr|no|key|uuid)|.*[a-z](Id|ID)")
+"""Names of further columns with ids, such as `user_id`, which are not features."""
 _WHOLE = ("whole", "code")
 _NUMBERS = (*_WHOLE, "number")
 _MANY = 8
@@ -106,8 +110,13 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
     named = bool({"text", "code"} & {edges[0].columns[source], edges[0].columns[target]})
     first = 0
     if others:
-        vertex_rows, more = _vertex_rows(others, edges[0], source)
+        vertex_rows, more, matching = _vertex_rows(others, edges[0], (source, target))
         lines += more
+        if vertex_rows.id is None and matching:
+            raise DataError(
+                f"{others[0].name}: the columns {join_names(list(map(repr, matching)))} all contain the ids "
+                f"of edges: name one of them id, or {_ITSELF}"
+            )
         if vertex_rows.id is not None:
             named = named or others[0].columns[vertex_rows.id] != "whole"
             first_id = None if named else _first_id(others, vertex_rows)
@@ -149,9 +158,8 @@ def draft_schema(paths: Sequence[Path], problem: str) -> InferredSchema:
     others = [sample for sample in samples if sample is not edges]
     settings: dict[str, Any] = {}
     if others:
-        rows, _ = _vertex_rows(
-            [sample for sample in others if list(sample.columns) == list(others[0].columns)], edges, source
-        )
+        same = [sample for sample in others if list(sample.columns) == list(others[0].columns)]
+        rows, *_ = _vertex_rows(same, edges, (source, target))
         settings["vertices"] = (
             rows if rows.id is not None else rows.model_copy(update={"id": next(iter(others[0].columns))})
         )
@@ -197,16 +205,20 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
     sample = samples[0]
     rest = [column for column in sample.columns if column not in (source, target)]
     weight = _find_column(rest, _WEIGHTS)
-    if weight is None and len(rest) == 1 and sample.dialect is not None and not sample.dialect.header:
+    is_headerless = sample.dialect is not None and not sample.dialect.header
+    unix_units = {name: unit for name in rest if is_headerless and (unit := _unix_unit(sample, name))}
+    if weight is None and len(rest) == 1 and is_headerless and not unix_units:
         weight = rest[0] if sample.columns[rest[0]] in _NUMBERS else None
     if weight is not None and sample.columns[weight] not in _NUMBERS:
         weight = None
     kind = _find_column([column for column in rest if column != weight], _TYPES)
     if kind is not None and sample.columns[kind] not in (*_WHOLE, "text"):
         kind = None
-    decimal = _decimal(sample)
+    decimal = sample.decimal
     others = [column for column in rest if column not in (weight, kind)]
     time = _find_column([column for column in others if are_times(sample.rows[column], decimal)], _TIMES)
+    if time is None and len(unix_units) == 1:
+        time = next(iter(unix_units))
     settings = {"weight": weight, "type": kind, "time": time, **_text_settings(sample)}
     table = EdgeTableSchema(
         files=[part.schema_name for part in samples],
@@ -222,17 +234,51 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
     if time is not None:
         line += f"; times {time!r}"
     unused = [column for column in others if column != time]
-    return table, [line + _format_unused(unused)]
+    lines = [line + _format_unused(unused)]
+    if time in unix_units:
+        lines.append(
+            f"{_names(samples)}: column {time!r} looks like times in {unix_units[time]} since 1970: if it "
+            f"contains weights, set edges.weight to {time!r} in a schema, and remove edges.time"
+        )
+    return table, lines
+
+
+_DAY = 86_400
+
+
+def _unix_unit(sample: TableSample, column: str) -> str:
+    """Return the unit of a column that looks like times since 1970, otherwise an empty string.
+
+    Most of these times are distinct, or they are sorted, or they are whole days.
+    """
+    if sample.columns[column] not in _NUMBERS:
+        return ""
+    values, missing, bad = read_real_numbers(sample.rows[column], sample.decimal)
+    values = values[~(missing | bad)]
+    unit = find_unix_unit(values)
+    steps = np.diff(values)
+    looks_like_times = (
+        2 * len(np.unique(values)) >= len(values)
+        or (steps >= 0).all()
+        or (steps <= 0).all()
+        or (unit == "seconds" and (values % _DAY == 0).all())
+    )
+    return unit if looks_like_times else ""
 
 
 def _vertex_rows(
-    samples: list[TableSample], edges: TableSample, source: str
-) -> tuple[VertexTableSchema, list[str]]:
+    samples: list[TableSample], edges: TableSample, ends: tuple[str, str]
+) -> tuple[VertexTableSchema, list[str], list[str]]:
+    """Return the vertex table, lines about it, and further columns that contain all ids of edges."""
     sample = samples[0]
     columns = dict(sample.columns)
     key = _find_column([name for name, kind in columns.items() if kind in (*_WHOLE, "text")], _IDS)
+    matching: list[str] = []
     if key is None:
-        key = _find_id_column(sample, edges, source)
+        matching = find_matching_columns(samples, edges, ends)
+        key = find_id_column(sample, edges, ends[0], matching)
+        matching = [name for name in matching if name != key]
+    is_guess = key is not None and key != next(iter(columns)) and columns[key] != "text"
     if key is not None:
         del columns[key]
     masks = [_find_column(columns, names) for names in _MASKS]
@@ -255,6 +301,7 @@ def _vertex_rows(
     lists = [name for name, kind in columns.items() if kind == "list" and normalize_name(name) in _LABELS]
     features = [name for name, kind in columns.items() if kind in (*_NUMBERS, "list") and name not in lists]
     suspicious = _find_suspicious(sample, features, label, label_kind)
+    suspicious |= dict.fromkeys([name for name in features if name in matching], "contains the ids of edges")
     unused = [name for name in columns if name not in features]
     features = [name for name in features if name not in suspicious]
     settings = {
@@ -283,19 +330,25 @@ def _vertex_rows(
         line += "; a random split of 60, 20 and 20 %"
     line += f"; features {_format_columns(features)}" if features else "; the degree as the only feature"
     lines = [line + _format_unused(unused)]
+    if is_guess:
+        lines.append(
+            f"{_names(samples)}: column {key!r} is read as the id, because it contains all ids of edges: if "
+            "it is not the id, set vertices.id in a schema to another column, or to null if the rows are in "
+            "the order of the ids"
+        )
     if suspicious:
         lines.append(
-            f"{_names(samples)}: excluded columns that look like row numbers or copies of the label "
+            f"{_names(samples)}: excluded columns that look like row numbers, ids or copies of the label "
             f"({format_reasons(suspicious)}): to use one, list it under vertices.features in a schema"
         )
-    return table, lines
+    return table, lines, matching
 
 
 def _find_suspicious(
     sample: TableSample, features: list[str], label: str | None, label_kind: str
 ) -> dict[str, str]:
     """Return numeric columns that are probably not features, with the reasons."""
-    decimal = _decimal(sample)
+    decimal = sample.decimal
     names = [name for name in features if sample.columns[name] in _NUMBERS]
     reasons: dict[str, str] = {}
     if not names:
@@ -316,16 +369,22 @@ def _find_suspicious(
     for number, name in enumerate(names):
         if name in sample.index or _is_row_index(sample, name):
             reasons[name] = "is the row index"
+        elif len(values) >= MIN_ROWS and _ID_NAME.fullmatch(name) and _are_distinct(sample, name):
+            reasons[name] = "has the name and the distinct integers of an id"
         elif sample.is_whole and are_row_numbers(values[:, number]):
             reasons[name] = COUNTS
     return {name: reasons[name] for name in names if name in reasons}
 
 
 def _is_row_index(sample: TableSample, name: str) -> bool:
-    """Return whether a column has the name of a row index, and distinct integers."""
     has_index_name = normalize_name(name) in _INDEXES or name.startswith(("__index_level_", "Unnamed: "))
+    return has_index_name and _are_distinct(sample, name)
+
+
+def _are_distinct(sample: TableSample, name: str) -> bool:
+    """Return whether a column has distinct integers."""
     values = sample.values(name)
-    return has_index_name and sample.columns[name] in _WHOLE and len(set(values)) == len(values)
+    return sample.columns[name] in _WHOLE and len(set(values)) == len(values)
 
 
 def _check_split_columns(sample: TableSample) -> None:
@@ -361,35 +420,8 @@ def _is_split(sample: TableSample, column: str) -> bool:
 
 def _are_signs(sample: TableSample, label: str) -> bool:
     """Return whether labels are -1 and 1, i.e. two classes, not class 1 and no label."""
-    numbers, missing, bad = read_whole_numbers(sample.rows[label], _decimal(sample))
+    numbers, missing, bad = read_whole_numbers(sample.rows[label], sample.decimal)
     return set(numbers[~(missing | bad)].tolist()) == {-1, 1}
-
-
-def _decimal(sample: TableSample) -> str:
-    return "." if sample.dialect is None else sample.dialect.decimal
-
-
-def _find_id_column(sample: TableSample, edges: TableSample, source: str) -> str | None:
-    """Return the column of distinct values with the most ids that edges use; None if there are too few."""
-    used_ids = set(_read_ids(edges, source))
-    best, max_common = None, 0
-    for number, (column, kind) in enumerate(sample.columns.items()):
-        # Whole numbers in a later column are more likely a feature.
-        if kind != "text" and (kind not in _WHOLE or number):
-            continue
-        values = _read_ids(sample, column)
-        if len(set(values)) < len(values):
-            continue
-        common = len(used_ids.intersection(values))
-        # Numbers that are not ids may also share a few values with the ids.
-        if common > max_common and 2 * common >= min(len(used_ids), len(values)):
-            best, max_common = column, common
-    return best
-
-
-def _read_ids(sample: TableSample, column: str) -> list[Any]:
-    ids: list[Any] = spell_integers(read_strings(sample.rows[column])[0]).to_pylist()
-    return ids
 
 
 def _first_id(samples: list[TableSample], table: VertexTableSchema) -> int | None:
@@ -416,7 +448,7 @@ def _first_id(samples: list[TableSample], table: VertexTableSchema) -> int | Non
 def _are_sparse(edges: list[TableSample], source: str, target: str) -> bool:
     """Return whether ids of edges are too large, or too sparse, to be consecutive numbers."""
     sample = edges[0]
-    decimal = _decimal(sample)
+    decimal = sample.decimal
     parts = [read_whole_numbers(sample.rows[column], decimal) for column in (source, target)]
     values = np.concatenate([part[~(missing | bad)] for part, missing, bad in parts])
     if not len(values):

@@ -367,11 +367,14 @@ class TableSample:
         values: list[Any] = self.rows[column].to_pylist()
         return values
 
+    @property
+    def decimal(self) -> str:
+        """Return the decimal point in strings."""
+        return "." if self.dialect is None else self.dialect.decimal
+
     def min_value(self, column: str) -> int:
         """Return the minimum of the first integers of a column; 0 if all are missing."""
-        values, missing, _ = read_whole_numbers(
-            self.rows[column], "." if self.dialect is None else self.dialect.decimal
-        )
+        values, missing, _ = read_whole_numbers(self.rows[column], self.decimal)
         return int(values[~missing].min(initial=2**62)) if (~missing).any() else 0
 
 

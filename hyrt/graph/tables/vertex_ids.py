@@ -1,11 +1,11 @@
-"""Mapping of vertex ids in tables, integers or strings, to vertex numbers."""
+"""Mapping of vertex ids in tables, integers or strings, to vertex numbers, and search for the id column."""
 
 from __future__ import annotations
 
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hyrt.formatting import short_repr
 from hyrt.graph.tables import kernels as name_kernels
+from hyrt.graph.tables.schema import CsvDialect
 from hyrt.graph.tables.table_batch import (
     RowProblems,
     TableBatch,
@@ -22,6 +23,7 @@ from hyrt.graph.tables.table_batch import (
     read_strings,
     read_whole_numbers,
 )
+from hyrt.graph.tables.table_files import TableFiles, TableSample, list_table_files
 
 NAME_BYTES = 56
 """Upper bound of the memory per name, without three times its length in bytes."""
@@ -375,3 +377,71 @@ class StringIds:
                 "schema to drop, which removes their edges",
             )
         return numbers
+
+
+def find_matching_columns(
+    samples: Sequence[TableSample], edges: TableSample, ends: tuple[str, str]
+) -> list[str]:
+    """Return the columns of distinct integers in a vertex table that contain all ids in a sample of edges.
+
+    `samples` are the parts of the vertex table; `ends` are the columns of edges with the ids.
+    """
+    sample = samples[0]
+    if {edges.columns[end] for end in ends} != {"whole"}:
+        return []
+    used: set[int] = set()
+    for end in ends:
+        values, missing, bad = read_whole_numbers(edges.rows[end], edges.decimal)
+        used |= set(values[~(missing | bad)].tolist())
+    found = {}
+    for name, kind in sample.columns.items():
+        values, missing, bad = read_whole_numbers(sample.rows[name], sample.decimal)
+        if kind == "whole" and not (missing | bad).any() and len(np.unique(values)) == len(values):
+            found[name] = values
+    if found and (len(samples) > 1 or not sample.is_whole):
+        files = TableFiles(
+            [path for part in samples for path in list_table_files(part.path)], sample.dialect or CsvDialect()
+        )
+        parts: dict[str, list[Numbers]] = {name: [] for name in found}
+        for piece in files.batches(dict.fromkeys(found, "text")):
+            for name, blocks in parts.items():
+                blocks.append(read_whole_numbers(piece.columns[name], sample.decimal)[0])
+        found = {name: np.concatenate(blocks) for name, blocks in parts.items()}
+    ids = np.array(sorted(used), np.int64)
+    return [
+        name
+        for name, values in found.items()
+        if np.isin(ids, values).all() and len(np.unique(values)) == len(values)
+    ]
+
+
+def find_id_column(
+    sample: TableSample, edges: TableSample, source: str, matching: Sequence[str]
+) -> str | None:
+    """Return the column of a vertex table that edges refer to; None if none seems to contain ids.
+
+    `matching` has the columns that contain all ids. Otherwise, the first column and columns of strings are
+    possible. None if several columns other than the first one match.
+    """
+    first = next(iter(sample.columns))
+    if matching:
+        return first if first in matching else matching[0] if len(matching) == 1 else None
+    used_ids = set(_read_ids(edges, source))
+    best, max_common = None, 0
+    for column, kind in sample.columns.items():
+        # Whole numbers in a later column are more likely a feature.
+        if kind != "text" and (kind not in ("whole", "code") or column != first):
+            continue
+        values = _read_ids(sample, column)
+        if len(set(values)) < len(values):
+            continue
+        common = len(used_ids.intersection(values))
+        # Numbers that are not ids may also share a few values with the ids.
+        if common > max_common and 2 * common >= min(len(used_ids), len(values)):
+            best, max_common = column, common
+    return best
+
+
+def _read_ids(sample: TableSample, column: str) -> list[Any]:
+    ids: list[Any] = spell_integers(read_strings(sample.rows[column])[0]).to_pylist()
+    return ids

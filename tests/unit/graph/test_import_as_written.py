@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from in_process import run_here
 
 from hyrt.errors import ConfigError, DataError
 from hyrt.graph import open_graph
@@ -825,3 +826,120 @@ def test_integers_of_a_type_are_merged_over_its_relations(tmp_path: Path) -> Non
             ("item 1.1", "user 5"),
         ]
     )
+
+
+NUMBERINGS = {
+    "permutation": lambda order: order,
+    "from 1": lambda order: order + 1,
+    "gaps": lambda order: 1_000_003 * order + 17,
+}
+
+
+@pytest.mark.parametrize("numbering", NUMBERINGS)
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_later_column_with_the_ids_of_edges_is_the_id(
+    numbering: str, ending: str, is_large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_large:  # The sample has only the first rows.
+        monkeypatch.setattr("hyrt.graph.tables.table_files._BYTES", 200)
+        monkeypatch.setattr("hyrt.graph.tables.table_files._ROWS", 8)
+    num = 40
+    order = np.random.default_rng(3).permutation(num)
+    ids = NUMBERINGS[numbering](order)
+    ring = np.sort(ids)
+    edges = write(tmp_path / f"e.{ending}", {"src": ring.tolist(), "dst": np.roll(ring, -1).tolist()})
+    columns = {
+        "x": (order / 4).tolist(),
+        "paper_nummer": ids.tolist(),
+        "count": (2 * order).tolist(),  # Distinct, but not the ids of edges.
+        "label": (order % 3).tolist(),
+    }
+    nodes = write(tmp_path / f"n.{ending}", columns)
+    graph, said = imported(edges, nodes)
+    assert [line for line in said if "column 'paper_nummer' is read as the id, because it contains" in line]
+    # By position in the order of the ids, or in the order of the table if the ids have gaps.
+    places = np.argsort(ids) if numbering != "gaps" else np.arange(num)
+    assert graph.labels.tolist() == (order % 3)[places].tolist()
+    assert graph.features.values.tolist() == [
+        [columns["x"][place], columns["count"][place]] for place in places
+    ]
+    names = names_of(tmp_path / "out", "ids.csv") or list(map(str, range(num)))
+    wanted = sorted(zip(map(str, ring.tolist()), map(str, np.roll(ring, -1).tolist()), strict=True))
+    assert named_edges(graph, names) == wanted
+
+
+def test_several_later_columns_with_the_ids_of_edges_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = np.random.default_rng(3).permutation(20)
+    edges = write(tmp_path / "e.csv", {"src": list(range(20)), "dst": [*range(1, 20), 0]})
+    columns = {"x": (order / 4).tolist(), "paper": order.tolist(), "rank": order[::-1].tolist()}
+    nodes = write(tmp_path / "n.csv", columns)
+    with pytest.raises(DataError, match="the columns 'paper' and 'rank' all contain the ids of edges: name"):
+        imported(edges, nodes)
+    run_here("data", "import", "--print-schema", "e.csv", "n.csv", cwd=tmp_path)
+    assert "all contain the ids of edges" in capsys.readouterr().out
+    # The first column is the id if it matches; another one that matches is not a feature.
+    nodes = write(tmp_path / "n.csv", {"paper": order.tolist(), "x": columns["x"], "rank": columns["rank"]})
+    graph, said = imported(edges, nodes)
+    assert graph.features.values.ravel().tolist() == (np.arange(20) / 4).tolist()
+    assert [line for line in said if "'rank' (contains" in line]
+
+
+def test_columns_named_and_numbered_like_ids_are_no_features(tmp_path: Path) -> None:
+    num = 20
+    edges = write(tmp_path / "e.csv", {"src": list(range(num)), "dst": [*range(1, num), 0]})
+    columns = {
+        "id": list(range(num)),
+        "orcid_id": [7919 * n % 10007 for n in range(1, num + 1)],
+        "personNr": [n * n + 5 for n in range(num)],
+        "userId": [n * n + 3 for n in range(num)],
+        "venue_id": [n % 5 for n in range(num)],
+        "paid": [n * n for n in range(num)],
+    }
+    graph, said = imported(edges, write(tmp_path / "n.csv", columns))
+    assert graph.features.values.T.tolist() == [columns["personNr"], columns["venue_id"], columns["paid"]]
+    [line] = [line for line in said if "excluded columns" in line]
+    for name in ("orcid_id", "userId"):
+        assert f"'{name}' (has the name and the distinct integers of an id)" in line
+
+
+UNIX_TIMES = {
+    "seconds": [1_082_040_961 + 977 * (n * n % 31) for n in range(30)],
+    "milliseconds": [1_082_040_961_000 + n for n in range(30)],
+    "microseconds": [1_082_040_961_000_000 - n // 4 for n in range(30)],
+    "seconds, whole days": [1_082_073_600 + 86_400 * (n * n % 7) for n in range(30)],
+}
+
+
+@pytest.mark.parametrize("kind", UNIX_TIMES)
+def test_times_since_1970_without_a_header_are_times(kind: str, tmp_path: Path) -> None:
+    times = UNIX_TIMES[kind]
+    (tmp_path / "e.txt").write_text("".join(f"{n} {n + 1} {time}\n" for n, time in enumerate(times)))
+    graph, said = imported(tmp_path / "e.txt")
+    assert graph.topology.edge_weights is None
+    assert graph.topology.edge_times is not None
+    assert graph.topology.edge_times.tolist() == times
+    unit = kind.partition(",")[0]
+    assert [
+        line for line in said if f"column '3' looks like times in {unit} since 1970: if it contains" in line
+    ]
+    assert [line for line in said if "; times '3'" in line]
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [1.5 * n for n in range(1, 31)],
+        [10**9 if n % 3 else 2 * 10**9 for n in range(30)],
+        [10**9 * n for n in range(1, 31)],
+    ],
+    ids=["small", "few large ones", "a wide range"],
+)
+def test_weights_without_a_header_stay_weights(weights: list[float], tmp_path: Path) -> None:
+    (tmp_path / "e.txt").write_text("".join(f"{n} {n + 1} {weight}\n" for n, weight in enumerate(weights)))
+    graph, _ = imported(tmp_path / "e.txt")
+    assert graph.topology.edge_times is None
+    assert graph.topology.edge_weights is not None
+    assert graph.topology.edge_weights.tolist() == np.float32(weights).tolist()
