@@ -510,7 +510,8 @@ def test_names_are_numbered_as_they_come(pieces: list[list[str | None]]) -> None
         numbers = [-1 if name is None else wanted[name] for name in piece]
         assert names.add(column, missing).tolist() == numbers
         assert names.find(column, missing).tolist() == numbers
-    assert [name for block in names.blocks(3) for name in block] == list(wanted)
+    with mock.patch("hyrt.graph.tables.vertex_ids._NAMES_AT_ONCE", 3):
+        assert [name for block in names.blocks() for name in block] == list(wanted)
 
 
 def test_many_names() -> None:
