@@ -1,4 +1,4 @@
-"""Write docs/configuration.md from the settings that are declared in hyrt/config and hyrt/sampling."""
+"""Write docs/configuration.md and docs/compatibility.md from the declarations in the code."""
 
 from __future__ import annotations
 
@@ -12,11 +12,22 @@ import yaml
 from pydantic import BaseModel
 
 from hyrt.config import Config
+from hyrt.config.compatibility import (
+    FEATURES,
+    SETTINGS,
+    distributed_settings_refusal,
+    model_component,
+    sampler_component,
+)
 from hyrt.config.validation import PluginSection
+from hyrt.distributed.strategies.registry import STRATEGIES, strategy_component
 from hyrt.nn.models.model_kind import MODELS, find_model
-from hyrt.runtime.entry_points import is_third_party
+from hyrt.runtime.entry_points import EntryPointGroup, is_third_party
+from hyrt.sampling.sampler_settings import SAMPLERS, SamplerSettings
+from hyrt.sampling.settings.neighbor_settings import NeighborSettings
 
-PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, COMPATIBILITY_PAGE = DOCS / "configuration.md", DOCS / "compatibility.md"
 
 HEAD = """# Settings
 
@@ -103,10 +114,7 @@ def rows(section: type[BaseModel], prefix: str, *, but: Collection[str] = (), ki
 
 def defaults_of_models() -> list[str]:
     """Return a line per setting with model-specific defaults, and a column per model kind."""
-    builtin_kinds = sorted(
-        kind for kind in MODELS.entries_by_name() if not is_third_party(MODELS.find_entry(kind))
-    )
-    kinds = {kind: find_model(kind).defaults for kind in builtin_kinds}
+    kinds = {kind: find_model(kind).defaults for kind in builtin_kinds(MODELS)}
     names = sorted({name for defaults in kinds.values() for name in defaults})
     sections = Config.model_fields
     lines = [
@@ -145,5 +153,60 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
+COMPATIBILITY_HEAD = """# Compatibility
+
+`make docs` generates this page from declarations in the code, which `hyrt/config/compatibility.py` checks
+before a run starts. If a part of a run does not support a feature of the run, the error names both and the
+alternatives.
+
+Other tables describe [edge weights and features](edges.md#feature-compatibility), [heterogeneous
+graphs](heterogeneous.md#feature-compatibility), [link prediction](links.md#feature-compatibility) and
+[devices](devices.md)."""
+
+
+def builtin_kinds(group: EntryPointGroup) -> list[str]:
+    """Return the kinds that hyrt declares itself."""
+    return sorted(kind for kind in group.entries_by_name() if not is_third_party(group.find_entry(kind)))
+
+
+def refusals() -> dict[str, dict[str, set[str]]]:
+    """Return the refused features by setting and kind."""
+    samplers = {kind: SAMPLERS.load_class(kind, SamplerSettings)() for kind in builtin_kinds(SAMPLERS)}
+    return {
+        "sampler.kind": {kind: {*sampler_component(section).refuses} for kind, section in samplers.items()},
+        "model.kind": {kind: {*model_component(kind).refuses} for kind in builtin_kinds(MODELS)},
+        "distributed.strategy": {name: {*strategy_component(name).refuses} for name in STRATEGIES},
+    }
+
+
+def setting_refusals() -> dict[str, list[str]]:
+    """Return the features that single settings refuse, in the order of `FEATURES`."""
+    found = {
+        **SETTINGS,
+        "--full-graph on several ranks": distributed_settings_refusal("").refuses,
+        **NeighborSettings(on_device=True).restrictions(),
+        **NeighborSettings(degrees="sampled").restrictions(),
+        **NeighborSettings(relation_fanout={"cites": 5}).restrictions(),
+    }
+    return {name: [each for each in FEATURES if each in refused] for name, refused in found.items()}
+
+
+def compatibility_page() -> str:
+    """Return the page with a table per kind of component: features are rows, kinds are columns."""
+    lines = [COMPATIBILITY_HEAD]
+    for setting, kinds in refusals().items():
+        features = [name for name in FEATURES if any(name in refused for refused in kinds.values())]
+        names = " | ".join(f"`{kind}`" for kind in kinds)
+        lines += ["", f"## {setting}", "", f"| feature | {names} |", "| --- |" + " --- |" * len(kinds)]
+        for name in features:
+            cells = ("refused" if name in refused else "yes" for refused in kinds.values())
+            lines.append(f"| {FEATURES[name].title} | {' | '.join(cells)} |")
+    lines += ["", "## Other settings", "", "| setting | refused with |", "| --- | --- |"]
+    for name, refused in setting_refusals().items():
+        lines.append(f"| `{name}` | {', '.join(FEATURES[each].title for each in refused)} |")
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    COMPATIBILITY_PAGE.write_text(compatibility_page(), encoding="utf-8")

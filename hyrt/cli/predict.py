@@ -258,8 +258,8 @@ def _rank_request(
 
 
 def _print_on_ranks(comparison: RanksComparison, *, as_json: bool) -> None:
+    from hyrt.report.predict_table import ranks_lines
     from hyrt.report.printed_lines import print_wrapped
-    from hyrt.report.ranks_table import ranks_lines
 
     if as_json:
         import json
@@ -279,8 +279,8 @@ def _print_full_graph(
 ) -> None:
     from hyrt.errors import ConfigError
     from hyrt.predict.distributed_full_graph import predict_full_graph
+    from hyrt.report.predict_table import full_graph_lines
     from hyrt.report.printed_lines import print_wrapped
-    from hyrt.report.ranks_table import full_graph_lines
 
     if config is None:
         raise ConfigError(

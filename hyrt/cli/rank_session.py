@@ -39,8 +39,8 @@ from hyrt.distributed.rank_setup import (
     set_up_run,
 )
 from hyrt.distributed.sampling import with_global_degrees
-from hyrt.distributed.strategies.registry import find_link_problem, find_shares_problem, find_strategy_problem
-from hyrt.errors import ConfigError, DataError, RankFailureError, join_names
+from hyrt.distributed.strategies.registry import find_rank_problem, find_shares_problem
+from hyrt.errors import ConfigError, DataError, RankFailureError
 from hyrt.formatting import pluralize
 from hyrt.graph.graph import Graph
 from hyrt.graph.partition.manifest import GRAPH, is_partition, read_manifest
@@ -216,11 +216,8 @@ class RankSession:
         )
         local_rows = LocalRows(part.rows, part.part_ids, part.local_ids, same_host_rows.rows)
         is_split = part.manifest.topology == "split"
-        if is_split and config.train.predicts_links:
-            raise ConfigError(
-                "train.objective=links needs all edges on each rank, but each of these parts has "
-                "only part of the edges: partition again with --topology replicated"
-            )
+        if reason := find_rank_problem(config, has_split_edges=is_split):
+            raise ConfigError(reason)
         graph = link_graph(config, part.graph) if config.train.predicts_links else part.graph
         # Select the edges before the degrees are added up, which must count only edges that the model reads.
         edges = _select_edges(config, graph, ranks, edges_are_split=is_split)
@@ -291,45 +288,13 @@ class RankSession:
             raise ConfigError(
                 "devices=auto does not work with several ranks: set devices to the devices of each rank"
             )
-        if reason := find_link_problem(config):
+        if reason := find_rank_problem(config) or find_shares_problem(config, self.launch.size):
             raise ConfigError(reason)
-        strategy, devices = config.distributed.strategy, config.devices
-        one_cpu = len(devices) == 1 and devices[0].partition(":")[0] == "cpu"
-        if config.sampler.is_full_graph:
-            self._check_full_graph()
-            return
-        if strategy in ("p3", "naive-migration") and not one_cpu:
+        replicas = config.distributed.num_replicas
+        if config.sampler.is_full_graph and self.launch.size % replicas:
             raise ConfigError(
-                f"distributed.strategy={strategy} trains on one CPU device per rank, not on "
-                f"{join_names(devices)}: set devices=cpu, or choose another strategy"
-            )
-        distributed = config.distributed
-        if reason := find_shares_problem(config, self.launch.size):
-            raise ConfigError(reason)
-        if strategy in ("p3", "naive-migration") and (
-            distributed.cache is not None or distributed.comm_dtype != "float32"
-        ):
-            raise ConfigError(
-                "distributed.cache and distributed.comm_dtype have no effect, because "
-                f"distributed.strategy={strategy} fetches no rows: remove them"
-            )
-        if reason := find_strategy_problem(config, strategy):
-            raise ConfigError(reason)
-
-    def _check_full_graph(self) -> None:
-        """Reject settings of full-graph training that do not work on several ranks."""
-        distributed, size = self.config.distributed, self.launch.size
-        for name in ("strategy", "shares", "cache", "comm_dtype", "shared_memory_features"):
-            if getattr(distributed, name) != type(distributed).model_fields[name].default:
-                raise ConfigError(
-                    f"distributed.{name}={getattr(distributed, name)} has no effect with "
-                    "--full-graph, which trains the whole graph in every step: remove "
-                    f"distributed.{name}"
-                )
-        if size % distributed.num_replicas:
-            raise ConfigError(
-                f"distributed.replication={distributed.num_replicas} does not divide the {size} "
-                "ranks: start a multiple of it, or set another distributed.replication"
+                f"distributed.replication={replicas} does not divide the {self.launch.size} ranks: start a "
+                "multiple of it, or set another distributed.replication"
             )
 
     def _part(self) -> OpenPart:
@@ -350,18 +315,6 @@ class RankSession:
                 f"{source} has {pluralize(parts, 'part')}, but there are {size * copies} ranks: "
                 f"start {'one rank' if copies == 1 else f'{copies} ranks'} for each part, or "
                 "partition again into equally many parts per rank"
-            )
-        rows = self.config.data.feature_dtype
-        if rows != "stored":
-            raise ConfigError(
-                f"data.feature_dtype={rows} does not work with several ranks: to send fewer "
-                "bytes, set distributed.comm_dtype=float16 or bfloat16, or partition a dataset "
-                "with float16 rows (hyrt data convert --feature-dtype float16)"
-            )
-        if self.config.data.cache is not None:
-            raise ConfigError(
-                f"data.cache={self.config.data.cache} does not work with several ranks: to send "
-                "fewer bytes, set distributed.cache"
             )
         rank = self.launch.rank // copies
         return open_part(source, rank, normalize=self.config.data.normalize, num_blocks=size)

@@ -13,6 +13,7 @@ import yaml
 from hyrt_perfmodel.suggestions import nearest_name
 from hyrt_perfmodel.validation import StrictDumper, StrictYaml, yaml_problem
 
+from hyrt.config.compatibility import check_compatibility, list_components, list_features
 from hyrt.config.settings import CUSTOM_MODEL_CONTEXT, Config, ModelConfig
 from hyrt.config.validation import LENIENT_CONTEXT, RENAMED_SETTINGS, known_keys, rename_old_settings
 from hyrt.errors import ConfigError, HyrtError, SettingWarning, join_names, system_error_text, warn_user
@@ -232,12 +233,16 @@ def nearest_setting(name: str) -> str | None:
 def build_config(settings: Mapping[str, Any], *, lenient: bool = False, custom_model: bool = False) -> Config:
     """Create the settings from a nested mapping of settings that are not at their defaults.
 
-    `lenient` drops keys of other kinds, which have no effect; it is used for existing runs, possibly of an
-    earlier version. `custom_model` ignores the defaults of `model.kind`, because a user-defined module is
-    trained. Raises ConfigError for the first wrong key, with the nearest known key if it is unknown.
+    `lenient` drops keys of other kinds, which have no effect: for the settings of an existing run, possibly
+    from an earlier version. `custom_model` ignores the defaults of `model.kind`, because a user-defined
+    module is trained. Raises ConfigError for the first wrong key, with the nearest known key if it is
+    unknown, and for settings that cannot be combined.
     """
     context = LENIENT_CONTEXT if lenient else CUSTOM_MODEL_CONTEXT if custom_model else None
-    return Config.model_validate(settings, context=context)
+    config: Config = Config.model_validate(settings, context=context)
+    if not lenient:
+        check_compatibility(list_components(config), list_features(config))
+    return config
 
 
 def change_config(config: Config, overrides: Iterable[str], *, custom_model: bool = False) -> Config:

@@ -98,8 +98,6 @@ class LinksConfig(Section):
 
 # Settings of `fullgraph` for devices that train in chunks.
 _CHUNK_SETTINGS = ("device_memory", "chunks", "order", "in_flight", "filter_below")
-# Strategies that do not exchange input rows.
-_STRATEGIES_WITHOUT_ROWS = ("p3", "naive-migration")
 Threads = Annotated[int, Field(ge=0, le=1024), NotBool]
 MEASURED = "measured"
 """Value of `distributed.shares` for shares that follow the measured speeds."""
@@ -273,31 +271,5 @@ class DistributedConfig(Section):
                 f"distributed.replication={self.replication} has no effect, because "
                 f"distributed.algorithm={self.algorithm} {reason}: set "
                 "distributed.algorithm=1.5d, or remove distributed.replication"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_shares(self) -> DistributedConfig:
-        """Reject `shares` for strategies that ignore them."""
-        if self.shares is not None and self.strategy != "home":
-            raise ValueError(
-                f"distributed.shares has no effect with distributed.strategy={self.strategy}: set "
-                "distributed.strategy=home, or remove distributed.shares"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_exchanged_rows(self) -> DistributedConfig:
-        """Reject settings of exchanged rows for strategies that do not exchange rows."""
-        changed = [
-            name
-            for name in ("cache", "comm_dtype")
-            if getattr(self, name) != type(self).model_fields[name].default
-        ]
-        if changed and self.strategy in _STRATEGIES_WITHOUT_ROWS:
-            raise ValueError(
-                f"distributed.{changed[0]} has no effect, because "
-                f"distributed.strategy={self.strategy} fetches no rows: remove "
-                f"distributed.{changed[0]}"
             )
         return self

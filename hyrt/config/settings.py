@@ -435,20 +435,6 @@ class Config(Section):
                 "train.objective_options has no effect with train.objective=links: use the links "
                 "settings instead, such as links.decoder=mlp"
             )
-        if self.data.cache is not None:
-            raise ValueError(
-                f"data.cache={self.data.cache} cannot be used with train.objective=links: remove data.cache"
-            )
-        if self.sampler.draws_on_device:
-            raise ValueError(
-                "sampler.on_device=true cannot be used with train.objective=links, because it "
-                "cannot leave out the edges of links: remove sampler.on_device"
-            )
-        if self.sampler.is_full_graph and [name.partition(":")[0] for name in self.devices] != ["cpu"]:
-            raise ValueError(
-                "train.objective=links with --full-graph trains on one CPU device, not on "
-                f"{', '.join(self.devices)}: set devices=cpu, or remove --full-graph"
-            )
         if self.sampler.is_full_graph and self.excluded_links != "none" and not self.links.supervision:
             raise ValueError(
                 f"links.exclude={self.links.exclude} would leave no edges with --full-graph, "
@@ -478,11 +464,6 @@ class Config(Section):
             raise ValueError(
                 f"balance.policy={self.balance.policy} has no effect with {kind}, which has "
                 "nothing to balance: remove balance.policy"
-            )
-        if self.data.cache is not None:
-            raise ValueError(
-                f"data.cache={self.data.cache} has no effect with {kind}, which sends no rows in "
-                "a step: remove data.cache"
             )
         if self.data.batch_size != DataConfig.model_fields["batch_size"].default and not samples:
             raise ValueError(

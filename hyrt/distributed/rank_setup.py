@@ -11,7 +11,8 @@ import psutil
 import torch
 
 from hyrt.config import Config
-from hyrt.config.run_settings import MEASURED, DistributedConfig
+from hyrt.config.compatibility import check_compatibility, distributed_settings_refusal, list_features
+from hyrt.config.run_settings import MEASURED
 from hyrt.device.capabilities import ScoresVertices
 from hyrt.device.discovery import find_device
 from hyrt.distributed.context import DistributedContext
@@ -259,9 +260,6 @@ def _do_nothing() -> None:
     """Do nothing, because no thread waits for neighbours."""
 
 
-_STRATEGIES = ("home", "model-centric")
-
-
 def convert_to_one_step(config: Config, graph: Graph) -> tuple[Config, str]:
     """Convert full-graph settings to mini-batch steps that can be divided among ranks.
 
@@ -292,15 +290,11 @@ def set_up_hetero(
     embedding tables, only the gradients of rows that the step has read. Every rank evaluates independently.
     `stop_signal` is as in `set_up_run`. Raises ConfigError if a setting applies to partitioned graphs only.
     """
-    settings = config.distributed
-    for name in ("strategy", "shares", "cache", "comm_dtype", "shared_memory_features"):
-        value = getattr(settings, name)
-        is_default = value == DistributedConfig.model_fields[name].default
-        if not is_default and (name != "strategy" or value not in _STRATEGIES):
-            raise ConfigError(
-                f"distributed.{name}={value} applies only to partitioned graphs, but {graph.name} is "
-                f"replicated on every rank: remove distributed.{name}"
-            )
+    features = list_features(config, graph)
+    if config.distributed.strategy == "model-centric":
+        del features["strategy"]  # The default, home, places targets in the same way.
+    refusal = distributed_settings_refusal(f"{graph.name}, which every rank opens as a whole,")
+    check_compatibility([refusal], features)
     assert not config.sampler.is_full_graph, "see convert_to_one_step"
     model = prepared.model
     reduction = GradientAllReduce(

@@ -20,7 +20,7 @@ from hyrt.distributed.strategies.home import HomeStrategy
 from hyrt.distributed.strategies.hopgnn import HopGnnStrategy
 from hyrt.distributed.strategies.load_balancing import expected_remote_rows
 from hyrt.distributed.strategies.local import LocalOrder
-from hyrt.distributed.strategies.registry import create_strategy, find_strategy_problem
+from hyrt.distributed.strategies.registry import create_strategy, find_rank_problem
 from hyrt.distributed.strategies.strategy import Placement, Ranks, Seeds, Strategy
 from hyrt.errors import ConfigError
 from hyrt.formatting import short_repr
@@ -144,7 +144,7 @@ def build_placement(
     """Create the placement of each step's units."""
     settings, rank, size, homes = config.distributed, ranks.rank, ranks.size, local_rows.owners
     if graph.links is not None:
-        # A link is trained by the owner of its source. `find_link_problem` rejects strategies that place
+        # A link is trained by the owner of its source; `find_rank_problem` rejects strategies that place
         # vertices.
         homes = local_rows.owners[graph.links.split.train[:, 0]]
     if time_steps is not None:
@@ -305,7 +305,8 @@ class RemoteNeighborSampler:
         neighbors = np.empty(sum(edges_received), vertices.dtype)
         self._exchange(sampled.neighbors, edges_sent, neighbors, edges_received)
         local_values = gather_edge_values(
-            self._topology, requested, sampled.offsets, sampled.neighbors, workers, arrays, sampled.edges
+            *(self._topology, requested, sampled.offsets, sampled.neighbors, workers, arrays, sampled.edges),
+            has_types=sampled.edge_types is not None,
         )
 
         def exchange_values(values: Array | None) -> Array | None:
@@ -421,18 +422,9 @@ def build_distributed_sampler(
     ConfigError if the strategy, the sampler or the cache needs all edges.
     """
     sampler = config.sampler
-    if problem := find_strategy_problem(config, config.distributed.strategy, has_partitioned_topology=True):
+    if problem := find_rank_problem(config, has_split_edges=True):
         raise ConfigError(problem)
-    if not isinstance(sampler, NeighborSettings) or sampler.draws_on_device:
-        raise ConfigError(
-            "parts made with --topology split require the neighbor sampler on the host: partition with "
-            "--topology replicated, or set sampler.kind=neighbor and sampler.on_device=false"
-        )
-    if config.distributed.cache is not None:
-        raise ConfigError(
-            "distributed.cache needs the full topology on every rank, but these parts were made with "
-            "--topology split: remove distributed.cache, or partition with --topology replicated"
-        )
+    assert isinstance(sampler, NeighborSettings), "only this kind supports split edges"
     hops = RemoteNeighborSampler(
         graph.topology, local_rows.owners, ranks.group("edges"), config.fanouts, config.seed
     )

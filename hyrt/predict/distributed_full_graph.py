@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hyrt.config import Config
 from hyrt.distributed.gather_ops import ExchangeWidths
 from hyrt.distributed.rank_grid import MAX_ROUNDS
-from hyrt.distributed.strategies.registry import find_link_problem
+from hyrt.distributed.strategies.registry import find_rank_problem
 from hyrt.errors import ConfigError
 from hyrt.formatting import format_bytes, pluralize, short_repr
 from hyrt.fullgraph.plan import CACHE_DIVISOR, plan_full_graph
@@ -275,7 +275,7 @@ def predict_full_graph(
     """
     from hyrt.training.setup import select_edges
 
-    if problem := find_link_problem(config):
+    if problem := find_rank_problem(config):
         raise ConfigError(problem)
     if work.at(1.0).edge_bytes is not None:
         raise ConfigError(

@@ -16,15 +16,14 @@ from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
 from hyrt.config import Config
 from hyrt.config.command_line import new_config
+from hyrt.config.compatibility import check_compatibility, list_graph_features, model_component
 from hyrt.device.discovery import AUTO, split_by_shares
-from hyrt.errors import ConfigError
 from hyrt.formatting import format_bytes
 from hyrt.fullgraph.plan import is_decomposable
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import HeteroRows
 from hyrt.nn.layer import Layer
 from hyrt.nn.model import GNN
-from hyrt.nn.models.model_kind import find_model
 from hyrt.predict.dataset_sizes import (
     DatasetSizes,
     FullGraphSizes,
@@ -48,11 +47,7 @@ def hetero_memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
     model `kind` and include the two moments of Adam. The memory of a step is not included, because it is
     unknown before a run. Raises ConfigError if the kind is unknown or does not support heterogeneous graphs.
     """
-    if not find_model(kind).hetero:
-        raise ConfigError(
-            f"{graph.name} is heterogeneous, but the model {kind} does not support heterogeneous graphs: "
-            "choose another kind, such as rgcn"
-        )
+    check_compatibility([model_component(kind)], list_graph_features(graph.name, is_hetero=True))
     types, rows = graph.types, graph.features
     assert types is not None
     assert isinstance(rows, HeteroRows)

@@ -18,8 +18,7 @@ from hyrt.config import Config
 from hyrt.distributed.strategies.registry import (
     STRATEGIES,
     create_strategy,
-    find_link_problem,
-    find_strategy_problem,
+    find_rank_problem,
 )
 from hyrt.errors import ConfigError
 from hyrt.formatting import pluralize
@@ -227,9 +226,7 @@ def _unavailable_strategies(
 ) -> dict[str, str]:
     """Return the reasons for unavailable strategies by name; raise if all requested ones are unavailable."""
     reasons = {
-        name: find_strategy_problem(config, name, has_partitioned_topology=edges_are_split)
-        or find_link_problem(config, name)
-        for name in question.strategies
+        name: find_rank_problem(config, name, has_split_edges=edges_are_split) for name in question.strategies
     }
     unavailable = {name: reason for name, reason in reasons.items() if reason}
     if len(unavailable) == len(reasons):

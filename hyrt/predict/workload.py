@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hyrt_perfmodel.degrees import DATASETS, HETERO_DATASETS
 from hyrt_perfmodel.expected_sizes import BlockSizes, SampledSizes
-from hyrt_perfmodel.model_workload import HETERO_KINDS, model_workload
+from hyrt_perfmodel.model_workload import model_workload
 from hyrt_perfmodel.prediction.stages import ExtraTerms
 from hyrt_perfmodel.sampler_sizes import CacheHitCurve, expected_hit_rates
 from hyrt_perfmodel.workload import LoadForm, TrainingWorkload, Workload
 
 from hyrt.config import Config, build_config
+from hyrt.config.compatibility import check_compatibility, list_components, list_graph_features
 from hyrt.errors import ConfigError
-from hyrt.nn.models.model_kind import find_model, supports_edge_features, supports_edge_types
+from hyrt.nn.models.model_kind import find_model, supports_edge_features
 from hyrt.predict.dataset_sizes import (
     DatasetSizes,
     FullGraphSizes,
@@ -285,10 +286,10 @@ def configured_workload(config: Config) -> TrainingWorkload:
     if not config.train.predicts_links:
         hetero_sizes = _unopened_hetero_sizes(source)
         if hetero_sizes is not None:
-            _check_model_graph_type(config, source, is_hetero=True)
+            check_compatibility(list_components(config), list_graph_features(source, is_hetero=True))
             return expected_hetero_workload(config, hetero_sizes)
         if source in DATASETS or source.startswith(_GENERATED):
-            _check_model_graph_type(config, source, is_hetero=False)
+            check_compatibility(list_components(config), list_graph_features(source, is_hetero=False))
             published = source in DATASETS
             return expected_workload(
                 config, published_sizes(DATASETS[source]) if published else generated_sizes(source)
@@ -316,21 +317,6 @@ def _unopened_hetero_sizes(source: str) -> HeteroDatasetSizes | None:
     from hyrt.graph.synthetic.spec import parse_spec
 
     return generated_hetero_sizes(source) if parse_spec(source).is_hetero else None
-
-
-def _check_model_graph_type(config: Config, source: str, *, is_hetero: bool) -> None:
-    """Raise the error of a run for a model kind that does not match the graph, without opening the data."""
-    name = config.model.kind
-    if is_hetero and not (find_model(name).hetero or supports_edge_types(name)):
-        raise ConfigError(
-            f"{source} has several vertex types, but model.kind={name} does not distinguish them: choose "
-            f"a kind for heterogeneous graphs, such as {HETERO_KINDS[0]}"
-        )
-    if not is_hetero and find_model(name).hetero:
-        raise ConfigError(
-            f"model.kind={name} requires a heterogeneous graph, but {source} has one vertex type: choose "
-            "another kind, such as graphsage"
-        )
 
 
 def other_samplers(config: Config, training: TrainingWorkload) -> list[tuple[str, TrainingWorkload]]:

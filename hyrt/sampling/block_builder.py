@@ -356,7 +356,8 @@ class BlockBuilder:
         degrees = hop.degrees if stated is self._graph.topology else stated.in_degrees[destinations]
         # Look up the edge values before the columns overwrite the neighbours.
         values = hop.values or gather_edge_values(
-            self._graph.topology, destinations, hop.offsets, hop.neighbors, workers, arrays, hop.edges
+            *(self._graph.topology, destinations, hop.offsets, hop.neighbors, workers, arrays, hop.edges),
+            has_types=hop.edge_types is not None,
         )
         if in_place:
             sources, columns = None, hop.neighbors
@@ -383,7 +384,7 @@ class BlockBuilder:
             step=step,
             seed=self._seed,
             weights=hop.weights,
-            edge_types=hop.edge_types,
+            edge_types=values.types if hop.edge_types is None else hop.edge_types,
             edge_weights=values.weights,
             edge_features=values.features,
             resident=hop.resident,
@@ -442,7 +443,7 @@ def build_square_blocks(
     degrees = arrays.take(num, np.int32)
     np.take(topology.in_degrees, sources, out=degrees, mode="clip")
     values, sums, of_sources = EdgeValues(), None, None
-    if topology.has_edge_values:
+    if topology.has_edge_values or topology.edge_types is not None:
         values = gather_edge_values(topology, sources, offsets, sources[columns], workers, arrays)
     if values.weights is not None:
         sums = topology.weighted_degrees
@@ -465,6 +466,7 @@ def build_square_blocks(
             weights=None if weights is None else weights[edges],
             edge_weights=None if values.weights is None else values.weights[edges],
             edge_features=None if values.features is None else values.features[edges],
+            edge_types=None if values.types is None else values.types[edges],
             weighted_degrees=None if of_sources is None else of_sources[:rows],
             source_weighted_degrees=of_sources,
         )

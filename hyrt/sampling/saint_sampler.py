@@ -11,7 +11,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.runtime.buffer_pool import BufferPool, PooledArrays
 from hyrt.runtime.rng import PRESAMPLE, WALK, stream_key
@@ -65,8 +64,8 @@ class SaintSampler:
     and clip the ratio.
 
     Pre-sampling ends when the targets have been visited `coverage` times on average, as in the authors' code.
-    The counts take 4 bytes per edge and per vertex. Raises ValueError if there are no targets, a count is
-    below 1, or edges have types.
+    The counts take 4 bytes per edge and per vertex. Raises ValueError if there are no targets, or a count is
+    below 1.
     """
 
     def __init__(
@@ -91,11 +90,6 @@ class SaintSampler:
             units_per_step=units_per_step,
             coverage=coverage,
         )
-        if graph.topology.edge_types is not None:
-            raise ConfigError(
-                f"{graph.name} has edge types, which sampler.kind=saint does not support: set sampler.kind "
-                "to neighbor or full"
-            )
         self._graph = graph
         self._layers = layers
         self._roots = roots

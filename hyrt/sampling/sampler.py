@@ -35,18 +35,21 @@ _ROWS = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeValues:
-    """Weights and features of some edges."""
+    """Weights, features and types of some edges."""
 
     weights: NDArray[np.float32] | None = None
     """Edge weights [E] float32; None if edges have no weights."""
     features: NDArray[np.float32] | None = None
-    """Edge features [E, d] float32; None if edges have no features."""
+    """[E, d] float32 edge features; None if edges have no features."""
+    types: NDArray[Any] | None = None
+    """[E] edge types; None if edges have no types, or `Hop.edge_types` has them."""
 
     __repr__ = short_repr
 
     def select(self, edges: NDArray[Any]) -> EdgeValues:
-        """Return the weights and features of the edges at some positions."""
-        return EdgeValues(*(None if each is None else each[edges] for each in (self.weights, self.features)))
+        """Return the values of some of the edges, by position."""
+        values = (self.weights, self.features, self.types)
+        return EdgeValues(*(None if each is None else each[edges] for each in values))
 
 
 def gather_edge_values(
@@ -57,23 +60,26 @@ def gather_edge_values(
     workers: Workers,
     arrays: PooledArrays,
     edges: NDArray[np.int64] | None = None,
+    *,
+    has_types: bool = False,
 ) -> EdgeValues:
-    """Gather the weights and features of the edges from `neighbors` [E] to `vertices` [n].
+    """Gather the weights, features and types of the edges from `neighbors` [E] to `vertices` [n].
 
-    `offsets` are [n + 1], and `edges` [E] are the positions of the edges in the topology. If `edges` is None,
-    edges are looked up by source and destination. Raises DataError if such an edge is not unique, or its row
-    is not sorted.
+    `offsets` are [n + 1], and `edges` [E] the positions of the edges in the topology; None to look them up by
+    source and destination. With `has_types`, the sampler has already gathered the types. Raises DataError if
+    an edge that must be looked up is not unique, or its row is not sorted.
     """
-    if not topology.has_edge_values:
+    types = None if has_types else topology.edge_types
+    if types is None and not topology.has_edge_values:
         return EdgeValues()
     if edges is None:
         edges = _edges_between(topology, vertices, offsets, neighbors, workers, arrays)
-    gathered: list[NDArray[np.float32] | None] = []
-    for values in (topology.edge_weights, topology.edge_features):
+    gathered: list[NDArray[Any] | None] = []
+    for values in (topology.edge_weights, topology.edge_features, types):
         if values is None:
             gathered.append(None)
             continue
-        out = arrays.take((len(edges), *values.shape[1:]), np.float32)
+        out = arrays.take((len(edges), *values.shape[1:]), values.dtype)
         workers.run(_gather(values, edges, out), len(edges), _GRAIN)
         gathered.append(out)
     return EdgeValues(*gathered)
@@ -91,17 +97,16 @@ def _edges_between(
             row = int(np.searchsorted(offsets, missing, side="right")) - 1
             raise DataError(
                 f"the edge from vertex {neighbors[missing]} into vertex {vertices[row]} cannot be "
-                "identified by its ends, so its weight and features are unknown: sort the rows and remove "
-                "duplicate edges with hyrt data convert --sort --unique"
+                "identified by its ends, so its weight, features and type are unknown: sort the rows and "
+                "remove duplicate edges with hyrt data convert --sort --unique, or set "
+                "sampler.kind=neighbor"
             )
 
     workers.run(find, len(vertices), _ROWS)
     return edges
 
 
-def _gather(
-    values: NDArray[np.float32], edges: NDArray[np.int64], out: NDArray[np.float32]
-) -> Callable[[int, int], None]:
+def _gather(values: NDArray[Any], edges: NDArray[np.int64], out: NDArray[Any]) -> Callable[[int, int], None]:
     def gather(start: int, stop: int) -> None:
         np.take(values, edges[start:stop], axis=0, out=out[start:stop], mode="clip")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hyrt.runtime.entry_points import EntryPointGroup
@@ -39,7 +40,11 @@ class SamplerSettings(Section):
     preparation: ClassVar[str] = ""
     """Progress message for slow work in `build`, such as `counting ...`."""
     unpredictable: ClassVar[str] = ""
-    """Reason why run times cannot be predicted, and the remedy; empty if they can."""
+    """Why run time cannot be predicted, and the remedy; empty if it can."""
+    supports: ClassVar[frozenset[str]] = frozenset()
+    """Features that the kind supports among `hetero`, `links` (the sampler is an
+    `hyrt.sampling.block_builder.EdgeExcludingSampler`) and `split_edges`. A run with another one is refused
+    before it starts (`hyrt.config.compatibility`)."""
 
     kind: str = "neighbor"
     """The sampler. `neighbor` samples neighbours of each vertex without replacement; `labor` samples them so
@@ -83,6 +88,10 @@ class SamplerSettings(Section):
     def units_per_step(self, batch_size: int) -> int:
         """Return the number of units per step. `batch_size` is the setting `data.batch_size`."""
         return batch_size
+
+    def restrictions(self) -> Mapping[str, Collection[str]]:
+        """Return the features that single settings of the kind refuse, by `setting=value`."""
+        return {}
 
     @property
     def draws_on_device(self) -> bool:

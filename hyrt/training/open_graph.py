@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.config import Config
+from hyrt.config.compatibility import SETTINGS, check_compatibility, list_graph_features, setting_component
 from hyrt.errors import ConfigError, DataError, join_names
 from hyrt.graph import Graph, open_graph
 from hyrt.graph.links.build_split import check_pairs, random_link_split, read_links
@@ -223,11 +224,8 @@ def apply_feature_dtype(config: Config, graph: Graph, schema: RunSchema | None =
     # `resolve_rows` chooses the format for `auto` later, based on this graph.
     if data.feature_dtype in ("stored", "auto"):
         return graph
-    if graph.types is not None:
-        raise ConfigError(
-            f"data.feature_dtype={data.feature_dtype} has no effect on a heterogeneous graph, whose rows "
-            "are read as they are stored: remove data.feature_dtype"
-        )
+    dtype = setting_component(f"data.feature_dtype={data.feature_dtype}", SETTINGS["data.feature_dtype"])
+    check_compatibility([dtype], list_graph_features(graph.name, is_hetero=graph.types is not None))
     scales = None if schema is None else schema.tables[""].column_scales
     with Workers(available_cores(), "rounding") as workers, use_workers(workers):
         return quantize_graph(

@@ -11,6 +11,7 @@ from hyrt_perfmodel.policy import Threads
 
 from hyrt.checks import show
 from hyrt.config import Config
+from hyrt.config.compatibility import Component, check_compatibility, list_components, list_features
 from hyrt.device.discovery import split_by_shares
 from hyrt.errors import ConfigError, DataError
 from hyrt.graph.check import check_all_classes
@@ -25,8 +26,6 @@ from hyrt.nn.model_checks import check_edge_values, check_types, drop_replaced_l
 from hyrt.nn.models.model_kind import (
     EDGE_FEATURES,
     EDGE_TYPES,
-    MODELS,
-    find_model,
     supports_edge_features,
     supports_edge_types,
 )
@@ -35,7 +34,6 @@ from hyrt.objective import Objective
 from hyrt.objective.link_prediction import DECODERS
 from hyrt.objective.metrics import check_class_weights
 from hyrt.objective.objective import OBJECTIVES
-from hyrt.runtime.entry_points import EntryPointGroup
 from hyrt.runtime.hardware import available_cores
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block_builder import EdgeExcludingSampler
@@ -45,77 +43,36 @@ from hyrt.sampling.sampler import Sampler
 from hyrt.sampling.sampler_settings import SAMPLERS
 from hyrt.telemetry.events import RunPrediction
 
-# Samplers that support heterogeneous graphs.
-_SAMPLERS = ("neighbor", "full")
 
+def check_run(config: Config, graph: Graph, module: torch.nn.Module | None = None) -> None:
+    """Check that the settings, the graph and the caller's module, if there is one, work together.
 
-def check_kind(config: Config, graph: Graph) -> None:
-    """Check that the configured model and sampler match the graph: heterogeneous or homogeneous.
-
-    Raises ConfigError, with the setting and the remedy, if one of them does not.
+    Raises ConfigError with the first conflict in the compatibility table.
     """
-    name, kind = config.model.kind, find_model(config.model.kind)
-    if graph.types is None:
-        if kind.hetero:
-            raise ConfigError(
-                f"model.kind={name} requires a heterogeneous graph, but {graph.name} has only one vertex "
-                "type: choose another kind such as graphsage, or use a heterogeneous graph "
-                "(docs/heterogeneous.md)"
-            )
-        return
-    if not kind.hetero and not supports_edge_types(name):
-        raise ConfigError(
-            f"{graph.name} has {len(graph.types.vertex_types)} vertex types, but model.kind={name} does "
-            f"not distinguish them: choose one of {', '.join(_hetero_kinds(MODELS))}"
-        )
-    check_hetero_sampler(config, graph)
+    components = [*list_components(config, has_configured_model=module is None)]
+    if module is not None:
+        components.append(_module_component(module))
+    check_compatibility(components, list_features(config, graph))
 
 
-def check_hetero_sampler(config: Config, graph: Graph) -> None:
-    """Check that the sampler supports heterogeneous graphs, and that feature caches are disabled.
-
-    Raises ConfigError with the setting and the remedy.
-    """
-    if graph.types is None:
-        return
-    if config.sampler.kind not in _SAMPLERS:
-        raise ConfigError(
-            f"sampler.kind={config.sampler.kind} does not support the relations of {graph.name}: set "
-            f"sampler.kind to {' or '.join(_SAMPLERS)}"
-        )
-    if config.data.cache is not None:
-        raise ConfigError(
-            f"data.cache={config.data.cache} is not supported for {graph.name}, because devices cache "
-            "rows of only one vertex type: remove data.cache"
-        )
-
-
-def _hetero_kinds(models: EntryPointGroup) -> list[str]:
-    """Return the model kinds for heterogeneous graphs and the kinds that use edge types."""
-    names = sorted(models.entries_by_name())
-    hetero = [name for name in names if find_model(name).hetero]
-    return [*hetero, *(name for name in names if name not in hetero and supports_edge_types(name))]
-
-
-def check_user_module(module: torch.nn.Module, graph: Graph) -> None:
-    """Raise ConfigError if a user-defined module does not have maps for the types of a graph."""
-    if graph.types is not None and not isinstance(module, HeteroGNN):
-        raise ConfigError(
-            f"{type(module).__name__} cannot be trained on {graph.name}, which is heterogeneous: "
-            "use a kind such as model='rgcn', or your own layers in hyrt.nn.hetero_stack "
-            "(docs/heterogeneous.md)"
-        )
-    if graph.types is None and isinstance(module, HeteroGNN):
-        raise ConfigError(
-            f"{type(module).__name__} requires a heterogeneous graph, but {graph.name} has only one "
-            "vertex type: use hyrt.nn.stack"
-        )
+def _module_component(module: torch.nn.Module) -> Component:
+    """Return the component of a module of the caller; only `HeteroGNN` has maps for vertex types."""
+    is_hetero = isinstance(module, HeteroGNN)
+    remedy = (
+        "use hyrt.nn.stack"
+        if is_hetero
+        else "use a kind such as model='rgcn', or your own layers in hyrt.nn.hetero_stack "
+        "(docs/heterogeneous.md)"
+    )
+    return Component(
+        type(module).__name__, ["homogeneous" if is_hetero else "hetero"], lambda refused, features: remedy
+    )
 
 
 def build_link_sampler(config: Config, graph: Graph, links: LinkGraph) -> Sampler:
     """Create the configured sampler, with the endpoints of the training links as targets.
 
-    Raises ConfigError if the sampler itself chooses the vertices of its mini-batches.
+    The sampler has passed `check_run`. Raises ConfigError if it declares support of links but has none.
     """
     kind, split, settings = config.sampler.kind, links.split, config.links
     batch_size = min(config.data.batch_size, len(split.train))
@@ -138,8 +95,8 @@ def build_link_sampler(config: Config, graph: Graph, links: LinkGraph) -> Sample
             *(config.excluded_links, batch_size, config.seed, links.relation),
         )
     raise ConfigError(
-        f"sampler.kind={kind} does not support train.objective=links: set sampler.kind=neighbor, or add "
-        "--full-graph"
+        f"{SAMPLERS.describe(kind)} declares that it supports links, but {type(around).__name__} has no "
+        "method `exclude`: add the method, or remove 'links' from `supports`"
     )
 
 
@@ -200,7 +157,7 @@ def architecture(config: Config, graph: Graph) -> Architecture:
 def build_model(config: Config, graph: Graph) -> GNN:
     """Create the configured model with weights from the run's seed; the global generator does not change."""
     decoder = config.links.decoder
-    check_kind(config, graph)
+    check_run(config, graph)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if graph.links is not None and decoder in LINK_HEADS:
@@ -247,6 +204,7 @@ def build_sampler(
             f"{graph.name}: split {config.data.split} has no training vertices: set train_mask for some, or "
             "choose another data.split"
         )
+    check_compatibility(list_components(config, has_configured_model=False), list_features(config, graph))
     kind = config.sampler.kind
     if graph.links is not None:
         return build_link_sampler(config, graph, graph.links)
@@ -276,7 +234,8 @@ def build_sampler(
             f"{SAMPLERS.describe(kind)}: its first step has {units} units, but must have from 1 to "
             f"{max_units} (its units_per_step)"
         )
-    if graph.topology.has_edge_values and not type(config.sampler).__module__.startswith("hyrt."):
+    has_values = graph.topology.has_edge_values or graph.topology.edge_types is not None
+    if has_values and not type(config.sampler).__module__.startswith("hyrt."):
         _check_edge_values_of_blocks(kind, graph, sampler)
     with SAMPLERS.wrap_errors(kind, "steps_per_epoch"):
         steps = sampler.steps_per_epoch()
@@ -290,7 +249,11 @@ def _check_edge_values_of_blocks(kind: str, graph: Graph, sampler: Sampler) -> N
     topology = graph.topology
     with SAMPLERS.wrap_errors(kind, "sample"), Workers(1, "hyrt.sample") as workers:
         batch = sampler.sample(0, sampler.units(0)[:1], workers, in_place=False)
-    for name, values in (("weights", topology.edge_weights), ("features", topology.edge_features)):
+    for name, values in (
+        ("weights", topology.edge_weights),
+        ("features", topology.edge_features),
+        ("types", topology.edge_types),
+    ):
         if values is not None and any(getattr(block, f"edge_{name}") is None for block in batch.blocks):
             raise ConfigError(
                 f"{SAMPLERS.describe(kind)}: its blocks have no edge {name}, but {graph.name} has: set "
@@ -357,8 +320,7 @@ class PreparedRun:
             )
         if self._module is not None:
             check_forward_signature(self._module)
-            check_user_module(self._module, self._data)
-            check_hetero_sampler(self._config, self._data)
+            check_run(self._config, self._data, self._module)
         model = build_model(self._config, self._data) if self._module is None else self._module
         check_types(model, self._data)
         check_edge_values(model, self._data, sampler_uses_weights=self._config.sampler.reads_edge_weights)

@@ -11,6 +11,7 @@ import torch
 from hyrt_perfmodel.policy import Threads
 
 from hyrt.config import Config
+from hyrt.config.compatibility import check_compatibility, device_component, list_features
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device.calls import call_device, load_replica, open_device
 from hyrt.device.capabilities import (
@@ -29,8 +30,6 @@ from hyrt.errors import (
     DeviceFaultError,
     DeviceOutOfMemoryError,
     HyrtError,
-    UnsupportedModelError,
-    join_names,
 )
 from hyrt.fullgraph.intervals import ChunkOptions
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget
@@ -54,19 +53,19 @@ def find_trainers(config: Config, *, in_chunks: bool = False) -> list[Found]:
     UnsupportedModelError if a device cannot train the full graph although the settings require it.
     """
     found = [find_device(request.name) for request in config.training_requests]
-    for _, info in found:
-        if config.sampler.is_full_graph and not info.whole_graphs:
-            raise UnsupportedModelError(
-                f"{info.name} trains mini-batches, not the whole graph at once: train on cpu, cuda or "
-                f"opencl, or remove --full-graph (sampler.kind={config.sampler.kind})"
-            )
     names = [info.name for _, info in found]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"devices lists {name} twice: list each device once")
-    if config.sampler.is_full_graph and (in_chunks or len(found) > 1 or _is_to_be_cut(config, found)):
-        return [(ChunkDeviceGroup, _team(config, found))]
-    return found
+    forms_group = config.sampler.is_full_graph and (
+        in_chunks or len(found) > 1 or _is_to_be_cut(config, found)
+    )
+    features = {name: text for name, text in list_features(config).items() if name == "full_graph"}
+    if forms_group:
+        others = "devices" if len(found) > 1 else "ranks"
+        features["shared_full_graph"] = f"full graphs that it shares with other {others}"
+    check_compatibility([device_component(*each) for each in found], features)
+    return [(ChunkDeviceGroup, _team(config, found))] if forms_group else found
 
 
 def _is_to_be_cut(config: Config, found: Sequence[Found]) -> bool:
@@ -77,13 +76,7 @@ def _is_to_be_cut(config: Config, found: Sequence[Found]) -> bool:
 
 
 def _team(config: Config, found: Sequence[Found]) -> DeviceGroupInfo:
-    """Combine several devices into a group that trains the full graph."""
-    for backend, info in found:
-        if not issubclass(backend, SharesColumns):
-            others = "devices: use it alone, or use" if len(found) > 1 else "ranks: use"
-            raise UnsupportedModelError(
-                f"{info.name} cannot share a whole graph with other {others} cpu, opencl or cuda"
-            )
+    """Combine several devices into one group that trains the full graph."""
     infos = [info for _, info in found]
     return DeviceGroupInfo(
         kind="team",
@@ -139,7 +132,7 @@ def open_trainers(
             if num_torch_threads(model, 2) == 1 and isinstance(device, Resizable):
                 trainer.resize = device.resize
             opened.enter_context(_closing(trainer, config.runtime.stall_timeout_s, warn))
-            _check_hetero(config, info, graph)
+            check_compatibility([device_component(backend, info)], list_features(config, graph))
             in_chunks = _in_chunks(config, device, is_shared=is_shared)
             _limit(trainer, config, graph, scratch, in_chunks=in_chunks)
             # On several ranks, filtering also reduces the rows that other ranks send.
@@ -180,57 +173,21 @@ def open_trainers(
         yield trainers
 
 
-def _check_hetero(config: Config, info: DeviceInfo, graph: Graph) -> None:
-    if graph.types is not None and isinstance(info, DeviceGroupInfo):
-        raise UnsupportedModelError(
-            f"{info.name} trains only graphs with one vertex type in chunks, but {graph.name} has "
-            f"{len(graph.types.vertex_types)}: set devices=cpu, and remove fullgraph.chunks, "
-            "fullgraph.device_memory and the other settings of chunks"
-        )
-    if graph.types is not None and "hetero" not in info.forms:
-        raise UnsupportedModelError(
-            f"{info.name} accepts rows of only one vertex type, but {graph.name} has "
-            f"{len(graph.types.vertex_types)}: train it on cpu, or on another device that runs torch"
-        )
-    if graph.types is not None and config.sampler.is_full_graph and "in_place" not in info.forms:
-        raise UnsupportedModelError(
-            f"{info.name} trains heterogeneous graphs only in mini-batches: remove --full-graph, or train "
-            "on cpu"
-        )
-
-
 def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None, *, in_chunks: bool) -> None:
-    """Pass the memory limits for full-graph training to a device.
-
-    Raises ConfigError if the device does not support a configured limit or chunks, or if there are more
-    intervals than vertices.
-    """
+    """Pass the full-graph budgets to a device; raise ConfigError for more intervals than vertices."""
     limit, settings = config.fullgraph.host_memory, config.fullgraph
     if settings.chunks > graph.num_vertices:
         raise ConfigError(
             f"fullgraph.chunks={settings.chunks} is more than the {graph.num_vertices:,} vertices of "
             f"{graph.name}: set the least number that fits, or 0 to find it automatically"
         )
-    if isinstance(trainer.device, RunsChunks):
-        if in_chunks:
-            trainer.device.take_chunks(
-                ChunkOptions(settings.chunks, settings.order, settings.in_flight, settings.filter_below)
-            )
-    elif settings.uses_chunks:
-        names = settings.chunk_settings
-        have, them = ("has", "it") if len(names) == 1 else ("have", "them")
-        raise ConfigError(
-            f"{join_names(names)} {have} no effect on {trainer.name}, which does not train in chunks of "
-            f"edges: remove {them}, or train on opencl or cuda"
+    if isinstance(trainer.device, RunsChunks) and in_chunks:
+        trainer.device.take_chunks(
+            ChunkOptions(settings.chunks, settings.order, settings.in_flight, settings.filter_below)
         )
-    if limit is None:
-        return
-    if not isinstance(trainer.device, KeepsHostBudget):
-        raise ConfigError(
-            f"fullgraph.host_memory has no effect on {trainer.name}, which cannot store the graph's "
-            "matrices in a file: remove fullgraph.host_memory, or train on cpu"
-        )
-    trainer.device.take_host_budget(HostMemoryBudget(limit, scratch))
+    if limit is not None:
+        assert isinstance(trainer.device, KeepsHostBudget), "see device_component"
+        trainer.device.take_host_budget(HostMemoryBudget(limit, scratch))
 
 
 def _unused_filter(config: Config, info: DeviceInfo, model: torch.nn.Module) -> str | None:

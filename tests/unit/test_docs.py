@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tools.write_configuration_docs import PAGE, page
+from tools.write_configuration_docs import COMPATIBILITY_PAGE, PAGE, compatibility_page, page
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -17,6 +17,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 def test_the_page_of_settings_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `make docs`"
+
+
+def test_the_page_of_compatibility_is_current() -> None:
+    assert COMPATIBILITY_PAGE.read_text(encoding="utf-8") == compatibility_page(), "run `make docs`"
 
 
 def test_samplers_of_other_packages_are_not_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ class HomeStrategy:
     shares: tuple[float, ...] | None = None
     name = "home"
     description = "roots, to the rank that has their features"
+    refuses = ("subgraph_units",)
     draws_locally = False
 
     def __post_init__(self) -> None:

@@ -94,6 +94,7 @@ class HopGnnStrategy:
     num_times: int | None = None
     name = "hopgnn"
     description = "models, which visit the homes of their roots in turn, and the rows that those homes lack"
+    refuses = ("links", "subgraph_units", "rank_shares")
     draws_locally = False
 
     def __post_init__(self) -> None:

@@ -30,6 +30,7 @@ class LocalStrategy:
 
     name = "local"
     description = "only rows: each rank draws its roots from its own part, which changes the batches"
+    refuses = ("links", "subgraph_units", "step_sampling", "rank_shares")
     draws_locally = True
 
     def place(self, seeds: Seeds) -> Placement:

@@ -28,6 +28,7 @@ class ModelCentricStrategy:
 
     name = "model-centric"
     description = "features, to the rank of a randomly drawn root"
+    refuses = ("rank_shares",)
     draws_locally = False
 
     def place(self, seeds: Seeds) -> Placement:

@@ -38,6 +38,15 @@ class NaiveMigrationStrategy:
     carries_sources: bool = False
     name = "naive-migration"
     description = "models with partial aggregates, to every rank that has rows of their mini-batch and back"
+    refuses = (
+        "links",
+        "subgraph_units",
+        "split_edges",
+        "rank_shares",
+        "remote_cache",
+        "comm_dtype",
+        "accelerated_ranks",
+    )
     draws_locally = False
 
     def place(self, seeds: Seeds) -> Placement:

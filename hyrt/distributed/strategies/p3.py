@@ -39,6 +39,15 @@ class P3Strategy:
     multiplies_sources: bool = False
     name = "p3"
     description = "results of the first layer, which every rank computes from its columns of the features"
+    refuses = (
+        "links",
+        "subgraph_units",
+        "split_edges",
+        "rank_shares",
+        "remote_cache",
+        "comm_dtype",
+        "accelerated_ranks",
+    )
     draws_locally = False
 
     def place(self, seeds: Seeds) -> Placement:

@@ -1,13 +1,21 @@
-"""Registry of strategies, and their compatibility with samplers, link prediction and topologies."""
+"""Registry of strategies, and the check that settings work on several ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 from hyrt_perfmodel.suggestions import nearest_name
 
 from hyrt.config import Config
+from hyrt.config.compatibility import (
+    FEATURES,
+    Component,
+    distributed_settings_refusal,
+    find_conflict,
+    list_components,
+    list_features,
+)
 from hyrt.distributed.strategies.home import HomeStrategy
 from hyrt.distributed.strategies.hopgnn import HopGnnStrategy
 from hyrt.distributed.strategies.local import LocalStrategy
@@ -15,53 +23,36 @@ from hyrt.distributed.strategies.model_centric import ModelCentricStrategy
 from hyrt.distributed.strategies.naive_migration import NaiveMigrationStrategy
 from hyrt.distributed.strategies.p3 import P3Strategy
 from hyrt.distributed.strategies.strategy import Strategy
+from hyrt.errors import join_names
 
 
-def find_strategy_problem(config: Config, strategy: str, *, has_partitioned_topology: bool = False) -> str:
-    """Return why a sampler or partitioned topology cannot be combined with a strategy, or "" if it can.
+def find_rank_problem(config: Config, strategy: str | None = None, *, has_split_edges: bool = False) -> str:
+    """Return why the settings do not work on several ranks; empty if they do.
 
-    With `has_partitioned_topology`, each rank has only the edges into its vertices.
+    `strategy` is the configured one by default. With `has_split_edges`, each rank has only the edges into its
+    vertices.
     """
-    sampler, setting = config.sampler, f"distributed.strategy={strategy}"
-    if sampler.unit != "target" and strategy != "model-centric":
-        return (
-            f"{setting} assigns targets to ranks, but sampler.kind={sampler.kind} trains {sampler.unit}s: "
-            "set distributed.strategy=model-centric"
-        )
-    if sampler.draws_whole_steps and strategy == "local":
-        return (
-            f"{setting} samples targets locally, but sampler.kind={sampler.kind} samples edges for the "
-            "targets of whole steps: use another strategy"
-        )
-    if has_partitioned_topology and strategy in ("p3", "naive-migration"):
-        return (
-            f"{setting} samples the mini-batches of all ranks, but these parts were made with --topology "
-            "split: partition with --topology replicated, or use another strategy"
-        )
-    return ""
-
-
-def find_link_problem(config: Config, strategy: str | None = None) -> str:
-    """Return why the settings do not support link prediction on several ranks, or "" if they do.
-
-    `strategy` defaults to the configured strategy.
-    """
-    strategy = strategy or config.distributed.strategy
-    if not config.train.predicts_links:
-        return ""
+    features = list_features(config) | {"ranks": FEATURES["ranks"].title}
+    if has_split_edges:
+        features["split_edges"] = f"{FEATURES['split_edges'].title} (--topology split)"
+    components = [*list_components(config)]
     if config.sampler.is_full_graph:
-        return (
-            "train.objective=links trains the whole graph in one process only: remove --full-graph, or "
-            "run without torchrun"
-        )
-    if strategy not in ("home", "model-centric"):
-        return (
-            f"distributed.strategy={strategy} assigns vertices to ranks, but train.objective=links trains "
-            "links: set distributed.strategy to home or model-centric"
-        )
-    if config.distributed.cache is not None:
-        return "distributed.cache does not support train.objective=links: remove distributed.cache"
-    return ""
+        features["full_graph_ranks"] = FEATURES["full_graph_ranks"].title
+        components.append(distributed_settings_refusal("--full-graph"))
+    else:
+        components.append(strategy_component(strategy or config.distributed.strategy))
+    return str(find_conflict(components, features) or "")
+
+
+def strategy_component(name: str) -> Component:
+    """Return the component of a strategy."""
+
+    def suggest_strategies(refused: str, features: Collection[str]) -> str:
+        others = [key for key, create in STRATEGIES.items() if not {*features} & {*create().refuses}]
+        return f"set distributed.strategy to {join_names(others, 'or')}" if others else ""
+
+    refused = STRATEGIES[name]().refuses
+    return Component(f"distributed.strategy={name}", refused, suggest_strategies)
 
 
 def find_shares_problem(config: Config, num_ranks: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -179,6 +179,11 @@ class Strategy(Protocol):
     @property
     def draws_locally(self) -> bool:
         """Whether each rank draws seeds from its own part, which changes the batches."""
+        ...
+
+    @property
+    def refuses(self) -> Collection[str]:
+        """Features that a run with the strategy cannot have, by the names in `hyrt.config.compatibility`."""
         ...
 
     def place(self, seeds: Seeds) -> Placement:

@@ -92,15 +92,13 @@ class ClusterSettings(SamplerSettings):
         from hyrt.graph.partition.registry import get_partition_method
         from hyrt.sampling.cluster_sampler import ClusterSampler
         from hyrt.sampling.sampler import check_sampler
-        from hyrt.sampling.settings.layerwise_settings import check_no_edge_types
 
-        check_no_edge_types(graph, self.kind)
+        graph, targets = check_sampler(graph, targets, seed, class_weights)
         if self.parts > graph.num_vertices:
             raise ConfigError(
                 f"sampler.parts={self.parts} exceeds the "
                 f"{pluralize(graph.num_vertices, 'vertex', 'vertices')} of {graph.name}: lower sampler.parts"
             )
-        graph, targets = check_sampler(graph, targets, seed, class_weights)
         training = np.zeros(graph.num_vertices, np.bool_)
         training[targets] = True
         homes = get_partition_method(self.method).homes(graph.topology, training, self.parts, seed)

@@ -22,6 +22,7 @@ class FullSettings(SamplerSettings):
     units_setting: ClassVar[str] = "the units of a full-graph step"
     smaller_unit: ClassVar[str] = "remove --full-graph"
     is_full_graph: ClassVar[bool] = True
+    supports: ClassVar[frozenset[str]] = frozenset({"hetero", "links", "split_edges"})
 
     def units_per_step(self, batch_size: int) -> int:
         return 1

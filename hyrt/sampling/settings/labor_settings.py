@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from hyrt.errors import ConfigError
 from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.section import NotBool
 
@@ -77,11 +76,6 @@ class LaborSettings(SamplerSettings):
         from hyrt.sampling.layer_samplers import LaborImportanceSampler
         from hyrt.sampling.layered_sampler import StepSampler
 
-        if graph.topology.edge_types is not None:
-            raise ConfigError(
-                f"{graph.name} has edge types, which LABOR-{self.iterations} does not support: set "
-                "sampler.iterations=0"
-            )
         num = graph.num_vertices
         draw = LaborImportanceSampler(
             graph, fanouts[::-1], seed, self.iterations, np.ones(num), np.zeros(num)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hyrt.errors import ConfigError
 from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.section import Count
 
@@ -17,17 +16,6 @@ if TYPE_CHECKING:
     from hyrt.sampling.block import Ids
     from hyrt.sampling.minibatch import MiniBatch
     from hyrt.sampling.sampler import Sampler
-
-
-def check_no_edge_types(graph: Graph, kind: str) -> None:
-    """Raise ConfigError if the graph has edge types, which this kind of sampler does not support."""
-    from hyrt.sampling.sampler import check_graph
-
-    if check_graph(graph).topology.edge_types is not None:
-        raise ConfigError(
-            f"{graph.name} has edge types, which sampler.kind={kind} does not support: set sampler.kind to "
-            "neighbor, labor or full"
-        )
 
 
 class FastGcnSettings(SamplerSettings):
@@ -70,8 +58,9 @@ class FastGcnSettings(SamplerSettings):
     ) -> Sampler:
         from hyrt.sampling.layer_samplers import FastGcnLayerSampler, column_probabilities
         from hyrt.sampling.layered_sampler import LayeredSampler
+        from hyrt.sampling.sampler import check_graph
 
-        check_no_edge_types(graph, self.kind)
+        graph = check_graph(graph)
         chances = column_probabilities(graph.topology, self.layer_size)
         draw = FastGcnLayerSampler(graph.topology, chances, self.scale_weights, seed)
         return LayeredSampler(graph, targets, layers, draw, batch_size, seed, class_weights)
@@ -122,8 +111,9 @@ class LadiesSettings(SamplerSettings):
 
         from hyrt.sampling.layer_samplers import LadiesLayerSampler
         from hyrt.sampling.layered_sampler import StepSampler
+        from hyrt.sampling.sampler import check_graph
 
-        check_no_edge_types(graph, self.kind)
+        graph = check_graph(graph)
         sums = np.zeros(graph.num_vertices)
         draw = LadiesLayerSampler(graph.topology, self.layer_size, self.scale_weights, seed, sums)
         return StepSampler(graph, targets, layers, draw, batch_size, seed, class_weights)

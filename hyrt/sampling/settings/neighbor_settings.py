@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from hyrt_perfmodel.suggestions import nearest_name
 from pydantic import Field
@@ -60,6 +60,8 @@ def resolve_relation_fanouts(
 class NeighborSettings(SamplerSettings):
     """Node-wise sampling of `fanout` neighbours without replacement, per vertex, layer and relation."""
 
+    supports: ClassVar[frozenset[str]] = frozenset({"hetero", "links", "split_edges"})
+
     on_device: bool = False
     """Whether each trainer whose device supports sampling samples the neighbours of its mini-batches. The
     sampled edges are the same."""
@@ -83,10 +85,17 @@ class NeighborSettings(SamplerSettings):
                     f"sampler.relation_fanout sets {name} to {value}: use counts of at least 0, or -1 for "
                     "all neighbours"
                 )
-        if self.degrees == "sampled" and self.on_device:
-            raise ValueError(
-                "sampler.degrees=sampled cannot be combined with sampler.on_device=true: remove one of them"
-            )
+
+    def restrictions(self) -> Mapping[str, Collection[str]]:
+        found: dict[str, Collection[str]] = {}
+        if self.degrees == "sampled":
+            found["sampler.degrees=sampled"] = ("hetero", "edge_weights", "device_sampling")
+        if self.on_device:
+            # A device cannot leave out the edges of links, and has only the edges of its topology.
+            found["sampler.on_device=true"] = ("hetero", "links", "split_edges")
+        if self.relation_fanout:
+            found["sampler.relation_fanout"] = ("homogeneous",)
+        return found
 
     @property
     def draws_on_device(self) -> bool:
@@ -112,23 +121,12 @@ class NeighborSettings(SamplerSettings):
         seed: int,
         class_weights: Any = None,
     ) -> Sampler:
-        from hyrt.errors import ConfigError
         from hyrt.sampling.neighbor_sampler import NeighborSampler
         from hyrt.sampling.sampler import check_graph
 
         if check_graph(graph).types is not None:
             return self._by_relation(
                 graph, targets, layers=layers, batch_size=batch_size, seed=seed, class_weights=class_weights
-            )
-        if self.relation_fanout:
-            raise ConfigError(
-                f"sampler.relation_fanout needs a heterogeneous graph, but {graph.name} has no relations: "
-                "remove sampler.relation_fanout"
-            )
-        if self.degrees == "sampled" and graph.topology.edge_weights is not None:
-            raise ConfigError(
-                f"sampler.degrees=sampled ignores edge weights, but the edges of {graph.name} have weights: "
-                "set sampler.degrees=full"
             )
         return NeighborSampler(
             graph,
@@ -142,17 +140,8 @@ class NeighborSettings(SamplerSettings):
 
     def _by_relation(self, graph: Graph, targets: Ids, *, layers: int, **options: Any) -> Sampler:
         """Build the sampler of a heterogeneous graph."""
-        from hyrt.errors import ConfigError
         from hyrt.sampling.neighbor_sampler import RelationSampler
 
-        for setting, is_set in (
-            ("sampler.on_device=true", self.on_device),
-            ("sampler.degrees=sampled", self.degrees == "sampled"),
-        ):
-            if is_set:
-                raise ConfigError(
-                    f"{setting} does not support heterogeneous graphs, such as {graph.name}: remove it"
-                )
         assert graph.types is not None
         fanouts = resolve_relation_fanouts(self.fanouts(layers), self.relation_fanout, graph.types.relations)
         return RelationSampler(graph, targets, fanouts, **options)

@@ -67,9 +67,7 @@ class ShadowSettings(SamplerSettings):
         seed: int,
         class_weights: Any = None,
     ) -> ShadowSampler:
-        from hyrt.sampling.settings.layerwise_settings import check_no_edge_types
         from hyrt.sampling.shadow_sampler import ShadowSampler
 
-        check_no_edge_types(graph, self.kind)
         scope = (self.hops, self.hop_neighbors)
         return ShadowSampler(graph, targets, layers, *scope, batch_size, seed, class_weights)

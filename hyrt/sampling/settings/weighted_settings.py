@@ -60,9 +60,7 @@ class WeightedSettings(SamplerSettings):
     ) -> LayeredSampler:
         from hyrt.sampling.layer_samplers import WeightedLayerSampler
         from hyrt.sampling.layered_sampler import LayeredSampler
-        from hyrt.sampling.settings.layerwise_settings import check_no_edge_types
 
-        check_no_edge_types(graph, self.kind)
         if graph.topology.edge_weights is None:
             raise ConfigError(
                 f"sampler.kind=weighted needs edge weights, but {graph.name} has no key 'edge_weight': add "

@@ -44,7 +44,7 @@ def test_a_full_graph_refuses_what_is_said_of_rows_that_are_sent() -> None:
         folder=nobody,
     )
     with pytest.raises(
-        ConfigError, match=r"distributed\.shared_memory_features=False has no effect with --full-graph"
+        ConfigError, match=r"--full-graph does not support distributed\.shared_memory_features=False: remove"
     ) as told:
         session.run()
     assert told.value.peers_wait

@@ -110,14 +110,14 @@ def test_rows_of_ranks_are_added_row_by_row() -> None:
 
 def test_what_is_of_graphs_in_parts_is_refused() -> None:
     for given, words in (
-        ({"distributed": {"strategy": "p3"}}, r"distributed\.strategy=p3 applies only to partitioned graphs"),
+        ({"distributed": {"strategy": "p3"}}, r"does not support distributed\.strategy=p3"),
         (
             {"distributed": {"comm_dtype": "float16"}},
-            r"distributed\.comm_dtype=float16 applies only to partitioned graphs",
+            r"does not support distributed\.comm_dtype=float16",
         ),
         (
             {"distributed": {"shared_memory_features": False}},
-            r"shared_memory_features=False applies only to partitioned graphs",
+            r"does not support distributed\.shared_memory_features=False",
         ),
     ):
         config = build_config({**GIVEN, **given})

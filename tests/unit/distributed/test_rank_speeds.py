@@ -188,10 +188,6 @@ def test_given_parts_are_kept_to() -> None:
 @pytest.mark.parametrize(
     ("given_settings", "words"),
     [
-        (
-            {"shares": [1, 2], "strategy": "hopgnn"},
-            "distributed.shares has no effect with distributed.strategy=",
-        ),
         ({"shares": [1, 0]}, "greater than 0"),
         ({"shares": "fast"}, "distributed.shares"),
     ],

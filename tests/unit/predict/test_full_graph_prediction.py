@@ -24,7 +24,7 @@ from hyrt.graph.source import open_graph
 from hyrt.predict.distributed_full_graph import full_graph_work, predict_full_graph
 from hyrt.predict.rank_run import choose_algorithm
 from hyrt.predict.workload import configured_workload
-from hyrt.report.ranks_table import full_graph_lines
+from hyrt.report.predict_table import full_graph_lines
 
 H200 = load_platform("h200")
 

@@ -28,7 +28,7 @@ from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 from hyrt.predict.counted_traffic import CountedSteps, configured_steps, wire_fraction
 from hyrt.predict.predict_ranks import RankPredictionRequest, RanksComparison, predict_on_ranks
 from hyrt.predict.workload import configured_workload
-from hyrt.report.ranks_table import ranks_lines
+from hyrt.report.predict_table import ranks_lines
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.training.setup import build_model, build_sampler
@@ -330,7 +330,8 @@ def test_newer_samplers_are_counted_under_the_strategies_that_they_go_with(tmp_p
     ladies = found_of({"kind": "ladies", "layer_size": 64})
     assert [each.strategy for each in ladies.predictions] == [name for name in STRATEGIES if name != "local"]
     assert any(
-        said.startswith("not local: distributed.strategy=local samples") for said in ladies.assumptions
+        said.startswith("not local: distributed.strategy=local does not support sampler.kind=ladies")
+        for said in ladies.assumptions
     )
     with pytest.raises(ConfigError, match=r"a step of 1 group of parts cannot .* raise sampler\.groups"):
         found_of({"kind": "cluster", "parts": 20, "parts_per_group": 2})

@@ -259,7 +259,7 @@ def test_a_trace_has_the_queues_of_each_device(tmp_path: Path) -> None:
 
 
 def test_devices_that_share_no_columns_are_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"null:0 cannot share a whole graph with other devices"):
+    with pytest.raises(UnsupportedModelError, match=r"null:0 does not support full graphs that it shares"):
         trained(["cpu", "null"])
 
 

@@ -162,12 +162,15 @@ def test_a_resumed_run_is_bit_equal_and_its_links_are_those_of_the_folder(tmp_pa
     ("sections", "told"),
     [
         ({"sampler": {"kind": "saint"}}, r"sampler\.kind=saint does not support train\.objective=links"),
-        ({"sampler": {"on_device": True}}, r"sampler\.on_device=true cannot be used"),
+        ({"sampler": {"on_device": True}}, r"sampler\.on_device=true does not support train"),
         (
             {"sampler": {"kind": "full"}, "links": {"exclude": "both"}},
             "would leave no edges with --full-graph",
         ),
-        ({"sampler": {"kind": "full"}, "devices": ["cpu:0", "cpu:1"]}, "trains on one CPU device"),
+        (
+            {"sampler": {"kind": "full"}, "devices": ["cpu:0", "cpu:1"]},
+            "--full-graph on cpu:0 and cpu:1: set devices=cpu",
+        ),
         ({"train": {"objective": "auto"}, "links": {"decoder": "mlp"}}, r"links\.decoder has no effect"),
         ({"links": {"negatives": "given"}}, r"set links\.split=FILE\.npz"),
         ({"links": {"val": 0.5, "test": 0.5}}, "leave no links to train on"),
