@@ -436,8 +436,8 @@ _PHASES = (
     (0, 0.2), (4, 0.1), (8, 0.05), (12, 0.02), (16, 0), (24, 0.02), (24, 0), (32, 0.02), (32, 0), (48, 0.02),
     (48, 0), (64, 0),
 )  # fmt: skip
-# For large graphs, there are fewer phases (at least three), so that about _LOOKS edges are examined (twice per
-# phase). For graphs with up to _SMALL edges, all phases run _ROUNDS times with different vertex orders.
+# Large graphs have fewer phases (at least three), so that about _LOOKS edges are examined (twice per phase).
+# For graphs with up to _SMALL edges, all phases run _ROUNDS times with different vertex orders.
 _LOOKS = 300e6
 _SMALL = 1 << 20
 _ROUNDS = 3
