@@ -60,7 +60,7 @@ class MultipliedFeatures:
 
 
 class ColumnShardedFeatures(ABC):
-    """Input features whose columns are sharded over processes, which can only compute their products."""
+    """Input features whose columns are sharded over processes: only products of them are available."""
 
     @abstractmethod
     def product(self, weight: torch.Tensor) -> torch.Tensor:

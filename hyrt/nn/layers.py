@@ -35,7 +35,7 @@ from hyrt.sampling.block import Block
 
 
 class ConvolutionLayer(Layer):
-    """Aggregation followed by one linear map (HyScale-GNN, equations 1 and 2): GraphSAGE and GCN.
+    """Aggregation, then a linear map (HyScale-GNN, equations 1 and 2): GraphSAGE, GCN, first half of GIN.
 
     Sparse rows are multiplied before they are aggregated: this costs one multiply-accumulate per stored value
     and gives the same sums. If `low_precision`, products are computed in bfloat16.

@@ -142,7 +142,7 @@ def rank_by_hotness(
     fraction: float,
     workers: Workers,
 ) -> HotnessRanking:
-    """Rank the rows that a trainer reads; it gets `fraction` of the units of each step.
+    """Rank the rows that a trainer reads if it gets `fraction` of the units of each step.
 
     For neighbour sampling, the ranking follows from sampling probabilities and the training vertices
     `targets` [n]. Reads per ranking position are then counted in a few steps that are sampled before

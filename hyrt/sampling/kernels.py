@@ -23,7 +23,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def count_neighbors(indptr, vertices, fanout, start, stop, degrees, counts):
-    """Count the neighbours and the neighbours to sample of vertices[start:stop]; fan-out -1 takes all."""
+    """Count all neighbours, and those to sample, of vertices[start:stop]; fan-out -1 takes all."""
     for i in range(start, stop):
         if i + _AHEAD < stop:
             prefetch(indptr, np.int64(vertices[i + _AHEAD]))
@@ -297,7 +297,7 @@ def find_run_end(types, first, last):
 
 @_compile
 def count_by_relation(indptr, types, vertices, fanouts, start, stop, degrees, counts):
-    """Count the neighbours, and those to sample, of vertices[start:stop]; `fanouts` [R], -1 takes all."""
+    """Count all neighbours, and those to sample, of vertices[start:stop]; `fanouts` are [R], -1: all."""
     for i in range(start, stop):
         if i + _AHEAD < stop:
             prefetch(indptr, np.int64(vertices[i + _AHEAD]))

@@ -384,7 +384,7 @@ class HeteroInputProjection(nn.Module):
             self.maps[str(number)] = linear_layer
 
     def forward(self, x: HeteroInput) -> HeteroSources:
-        """Return the sources with their projections, which are not applied."""
+        """Return the sources with their projections, which are not applied yet."""
         parts = []
         for number, (matrix, rows) in enumerate(zip(x.matrices, x.tables, strict=True)):
             if rows is not None:
@@ -398,7 +398,7 @@ class HeteroInputProjection(nn.Module):
         return HeteroSources(x.order, parts)
 
     def forward_in_place(self, x: HeteroInPlaceInput) -> HeteroSources:
-        """Return the tables with their projections, which are not applied."""
+        """Return the tables with their projections, which are not applied yet."""
         parts = []
         for number, (matrix, destination_rows, rows) in enumerate(
             zip(x.matrices, x.destination_rows, x.tables, strict=True)

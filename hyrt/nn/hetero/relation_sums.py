@@ -101,7 +101,7 @@ def sum_over_relations(
     *,
     low_precision: bool = False,
 ) -> torch.Tensor:
-    """Sum the neighbour means times their matrices, and add the product of the own row, as [num_dst, out].
+    """Sum each relation's neighbour mean times its matrix, plus the product of the own row: [num_dst, out].
 
     `weights` [R, out, in] are the matrices of the relations. `self_weight` is [out, in] for all destinations,
     or [T, out, in] for each type. If `low_precision`, products are computed in bfloat16.

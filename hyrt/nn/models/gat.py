@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Gat(ModelKind):
-    """Model kind with attention over neighbours; heads are concatenated, in the last layer averaged.
+    """Model kind with attention over neighbours; heads are concatenated, or averaged in the last layer.
 
     `model.options={out_heads: n}` sets the number of heads of the last layer. By default, it has as many
     heads as the other layers. Velickovic et al. use one if there are few labels (section 3.3).
