@@ -1,1 +1,1 @@
-"""Analytic performance model of a training step: workload sizes and the time of each stage."""
+"""Analytic performance model of a training step: the sizes of its work and the time of each stage."""

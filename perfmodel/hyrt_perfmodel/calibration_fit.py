@@ -1,4 +1,4 @@
-"""Fits of the model to measurements: a trainer's rates, synchronization cost and core contention."""
+"""Fits of the performance model to measurements: trainer rates, synchronization cost, core contention."""
 
 from __future__ import annotations
 
@@ -39,22 +39,23 @@ from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
 @dataclass(frozen=True, slots=True)
 class FittedRates:
-    """Rates, and how well they explain the measurements."""
+    """Rates of a trainer, and their errors on the measurements."""
 
     rates: TrainerRates
     relative_errors: tuple[float, ...]
-    """(predicted - measured) / measured, per measurement."""
+    """(predicted - measured) / measured of each measurement."""
 
 
 def fit_rates(
     workloads: Sequence[Workload],
     seconds: Sequence[float],
 ) -> FittedRates:
-    """Fit rates to measured T_trainer by relative least squares with nonnegative terms.
+    """Fit a trainer's rates to measured T_trainer by relative least squares with nonnegative terms.
 
-    `workloads` are propagated workloads, without the first layer's edges if the input was already aggregated;
-    `seconds` are their times, for the host with one thread. A term that the measurements do not need gets an
-    infinite rate, and thus no cost. Raises ValueError if there are fewer measurements than terms.
+    `workloads` are the propagated workloads, without the first layer's edges if the input was already
+    aggregated. `seconds` are the propagation times, which on the host are those with one thread. A term that
+    has no effect on the measurements gets an infinite rate, and thus no cost. Raises ValueError if there are
+    fewer measurements than terms.
     """
     terms = np.array([_terms(work) for work in workloads])
     measured = np.array(seconds, float)
@@ -85,9 +86,9 @@ def fit_rates(
 
 
 def with_sparse_launch(rates: TrainerRates, workload: Workload, seconds: float) -> TrainerRates:
-    """Add the launch cost over sparse rows to rates over dense rows.
+    """Return the rates of a trainer for dense rows, with the launch cost for sparse rows added.
 
-    `seconds` is the time of a step of two layers over sparse rows that is so small that launches dominate.
+    `seconds` is the time of a two-layer step over sparse rows, which is so small that launches dominate.
     """
     after = without_sparse_product(workload)
     costs = _costs(replace(rates, launch_s=0.0))
@@ -103,12 +104,12 @@ def fit_threaded_rates(
     threads: int,
     chunk_rows: int,
 ) -> TrainerRates:
-    """Fit the rates of the host trainer with all threads, from its single-thread rates and a few steps.
+    """Fit the host trainer's rates with all threads, given its single-thread rates and a few steps.
 
-    Fixed costs are interpreter costs and do not change, like the cost of weights, which one thread reads and
-    writes. Everything else is sped up by one factor, and each shared layer adds the cost of waking threads.
-    Factor and waking cost minimize the mean squared relative error over `workloads`, which were propagated
-    with all threads. Each thread computes `chunk_rows` rows at a time.
+    Fixed costs do not change, because they are interpreter costs; nor does the cost of weights, which one
+    thread reads and writes. All other terms are sped up by one factor, and each shared layer adds the cost of
+    waking threads. The factor and the waking cost minimize the mean squared relative error over `workloads`,
+    which were propagated with all threads. Each thread computes `chunk_rows` rows at a time.
     """
     layers_of_runs, measured = [split_layers(work) for work in workloads], np.array(seconds, float)
     costs = _costs(single_thread)
@@ -139,15 +140,15 @@ def scale_rates(rates: TrainerRates, factor: float) -> TrainerRates:
 
 
 _WAKING_S = [50e-6 * each for each in range(31)]
-# Indices of the terms that threads share, and of the terms that one thread computes.
+# Indices of the terms that threads share, and of the terms that a single thread computes.
 _SHARED, _FIXED = [1, 2, 3, 4, 7, 8], [0, 5, 6]
 
 
 def _terms(workload: Workload) -> tuple[float, ...]:
     """Return the variables in which a step's time is linear.
 
-    They are: the step, bytes aggregated, multiply-accumulates, values, rows along edges, layers (or calls)
-    beyond two, weights, result values, result rows.
+    The variables are: 1 (per step), aggregated bytes, multiply-accumulates, values, rows along edges, layers
+    (or calls) beyond two, weights, result values, and result rows.
     """
     aggregated = trainer_s(workload, 1.0, math.inf)
     macs = trainer_s(workload, math.inf, 1.0) + weight_gradients_s(workload, 1.0)
@@ -172,9 +173,9 @@ def _costs(rates: TrainerRates) -> NDArray[np.float64]:
 
 
 def fit_nonnegative(scaled: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Fit coefficients >= 0 that minimize the squared error of row sums to 1.
+    """Return coefficients >= 0 with which the sums of the rows are closest to 1 (least squares).
 
-    All sets of positive terms are tried.
+    Each set of columns is tried as the set with positive coefficients.
     """
     count = scaled.shape[1]
     best, min_residual = np.zeros(count), math.inf
@@ -193,21 +194,21 @@ def fit_nonnegative(scaled: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """Measurements of one run."""
+    """Measurements of one training run."""
 
     platform: Platform
-    """The platform with only the run's trainers."""
+    """Platform that contains only the run's trainers."""
     training: TrainingWorkload
     assignment: Assignment
     iteration_s: float
     synchronize_s: float
-    """`iteration_s` and `synchronize_s`: wall times of a step and of its synchronization."""
+    """Wall time of the synchronization of a step; `iteration_s` is that of the whole step."""
     gap_s: float
-    """Step time outside propagation and synchronization: from their end to the next step's propagation."""
+    """Time between the synchronization of a step and the propagation of the next step."""
 
     @property
     def host_kinds(self) -> str:
-        """Kinds of the trainers that had targets and compute on the host cores."""
+        """Kinds of the trainers that had targets and compute on host cores, as a key of `Host.sharing_of`."""
         trainers = self.platform.trainers(self.training.model)
         return host_trainers(
             [trainer for trainer, units in zip(trainers, self.assignment.split, strict=True) if units]
@@ -216,13 +217,13 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class StageOverlapFit:
-    """Fitted values of `Host`, and how well they explain the runs."""
+    """Fitted values of `Host`, and their errors on the runs."""
 
     weights_gb_s: float
     sharing_of: Mapping[str, CoreContention]
-    """Core contention per set of trainers; the general values of `Host` are the means over these."""
+    """Core contention by set of trainers, over which the general values of `Host` are means."""
     relative_errors: tuple[float, ...]
-    """(predicted - measured) / measured, per run."""
+    """(predicted - measured) / measured of each run."""
 
     def apply_to(self, host: Host) -> Host:
         return replace(
@@ -237,20 +238,20 @@ class StageOverlapFit:
 
 
 _EFFICIENCIES = np.linspace(0.4, 1.0, 31)
-# Seconds per step that trainers wait for the interpreter lock, which sampling and loading hold: at the end of
+# Candidate waiting times per step for the interpreter lock, which sampling and loading hold. At the end of
 # each call, the thread that needs the lock sleeps and has to be woken.
 _LOCK_S = np.linspace(0.0, 2e-3, 41)
 
 
 def fit_stage_overlap(runs: Sequence[MeasuredRun]) -> StageOverlapFit:
-    """Fit synchronization cost, waiting time per step and core efficiency to the runs.
+    """Fit the synchronization cost, the waiting time per step and the core efficiency to training runs.
 
-    Synchronization is fitted to its measured times: a cost per step for each set of host trainers, and a cost
-    per weight. The waiting time of a set is the lower quartile of its step times outside propagation and
-    synchronization; a quartile, because trainers also wait for slow earlier stages. The increase of
-    propagation over its time alone is modeled as a wait for the interpreter lock per step, and a division of
-    work by the efficiency. Both minimize the sum of absolute relative errors over the steps of a set, which
-    is less sensitive to a disturbed run than the total time. Raises ValueError if there are no runs.
+    Synchronization has a cost per step for each set of host trainers, and a cost per weight, which are fitted
+    to its measured times. The waiting time of a set is the lower quartile of its step times outside
+    propagation and synchronization, because trainers also wait for slow earlier stages. Compared with a
+    trainer alone, propagation waits for the interpreter lock once per step, and its work is divided by the
+    efficiency. Both values minimize the sum of absolute relative errors over the steps of a set, which is
+    less sensitive to a disturbed run than the total time. Raises ValueError if there are no runs.
     """
     if not runs:
         raise ValueError("there are no runs to fit the costs to: pass at least one run")
@@ -274,12 +275,12 @@ def fit_stage_overlap(runs: Sequence[MeasuredRun]) -> StageOverlapFit:
 
 
 def _weights_gb(run: MeasuredRun) -> float:
-    """Return the gradients and weights that a step moves, in 1e9 bytes."""
+    """Return the size of the gradients and weights that a step moves, in 1e9 bytes."""
     return synchronize_s(run.training.at(run.training.batch_size), 1e9)
 
 
 def _fit_contention(runs: Sequence[MeasuredRun], weights_gb_s: float, step_s: float) -> CoreContention:
-    """Fit the waiting time and the efficiency of one set of trainers to its runs."""
+    """Fit the waiting times and the efficiency of one set of trainers to its runs."""
     gaps = sorted(run.gap_s for run in runs)
     sharing = CoreContention(step_s=step_s, efficiency=1.0, wait_s=max(0.0, gaps[len(gaps) // 4]))
     total = np.zeros((len(_LOCK_S), len(_EFFICIENCIES)))
@@ -292,7 +293,7 @@ def _fit_contention(runs: Sequence[MeasuredRun], weights_gb_s: float, step_s: fl
             for lock_s in _LOCK_S
         ]
         total += np.abs(np.array(predicted) / run.iteration_s - 1)
-    # Break ties in favor of the shortest wait and the highest efficiency, in case neither affects any run.
+    # If several pairs are equally good, choose the shortest wait and the highest efficiency.
     lock, column = np.unravel_index(int(np.argmin(total[:, ::-1])), total.shape)
     return replace(
         sharing,

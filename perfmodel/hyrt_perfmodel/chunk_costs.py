@@ -1,4 +1,4 @@
-"""Chunk grids of a graph, the cost of copying and computing chunks, and the machine that computes them."""
+"""Chunk grids of a graph, costs of copying and computing chunks, and the machine that computes chunks."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GridSizes:
-    """Sizes of chunks; entry (i, j) is the chunk of edges from interval i to interval j."""
+    """Sizes of the chunks of a graph. Chunk (i, j) contains the edges from interval i to interval j."""
 
     rows: Floats
-    """[P] vertices per interval."""
+    """Number of vertices in each interval: [P]."""
     edges: Floats
-    """[P, P] edges."""
+    """Number of edges in each chunk: [P, P]."""
     sources: Floats
-    """[P, P] vertices of interval i with an edge to interval j."""
+    """Number of vertices of interval i with an edge to interval j: [P, P]."""
     destinations: Floats
-    """[P, P] vertices of interval j with an edge from interval i."""
+    """Number of vertices of interval j with an edge from interval i: [P, P]."""
     destination_rows: Floats | None = None
-    """[Q] destinations per interval if their intervals differ from the sources'; entries are then [P, Q]."""
+    """Number of destinations in each interval, if the destination intervals differ from the sources': [Q]."""
     shared_rows: Floats | None = None
-    """[P, Q] vertices in both intervals, if the destination intervals differ."""
+    """Number of vertices in both intervals, if the destination intervals differ: [P, Q]."""
 
     @property
     def parts(self) -> int:
-        """P."""
+        """Number of source intervals, P."""
         return len(self.rows)
 
     @property
     def rows_into(self) -> Floats:
-        """[Q] destinations per interval."""
+        """Number of destinations in each interval: [Q]."""
         return self.rows if self.destination_rows is None else self.destination_rows
 
     @property
     def in_both(self) -> Floats:
-        """[P, Q] vertices in both intervals."""
+        """Number of vertices in both intervals: [P, Q]."""
         return np.diag(self.rows) if self.shared_rows is None else self.shared_rows
 
     @property
     def transposed(self) -> GridSizes:
-        """The transposed grid: the same edges from destinations to sources."""
+        """Return the grid of the reversed edges, from destinations to sources."""
         return GridSizes(
             rows=self.rows_into,
             edges=self.edges.T,
@@ -92,10 +92,10 @@ def counted_grid(indptr: NDArray[Any], indices: NDArray[Any], parts: int) -> Gri
 def expected_grid(degrees: DegreeDistribution, parts: int, *, inside: float | None = None) -> GridSizes:
     """Estimate the chunks of a graph with P = `parts` intervals from its degrees.
 
-    Each edge of a vertex independently stays in its interval with probability `inside`, and otherwise leads
-    to one of the other intervals with equal probability. Locality-preserving vertex orders increase `inside`;
-    None means a random order, 1/P. Of n vertices with d edges each, n (1 - (1 - p)^d) then have at least one
-    edge to an interval that an edge leads to with probability p.
+    Each edge of a vertex independently stays in the vertex's interval with probability `inside`, and
+    otherwise leads to any other interval with equal probability. Vertex orders that preserve locality
+    increase `inside`; None means a random order, 1/P. If an edge leads to an interval with probability p, n
+    (1 - (1 - p)^d) of n vertices with d edges each have at least one edge to this interval.
     """
     share = np.full((parts, parts), 1.0 if parts == 1 else 1 / parts)
     if inside is not None and parts > 1:
@@ -104,7 +104,7 @@ def expected_grid(degrees: DegreeDistribution, parts: int, *, inside: float | No
     rows = np.full(parts, degrees.num_vertices / parts)
     per_interval = degrees.counts / parts
 
-    # There are at most two distinct values for all P x P chunks.
+    # There are at most two distinct values among all P x P chunks.
     shares, number = np.unique(share, return_inverse=True)
 
     def touched(class_degrees: Floats) -> Floats:
@@ -121,7 +121,7 @@ def expected_grid(degrees: DegreeDistribution, parts: int, *, inside: float | No
 
 
 def expected_target_grid(degrees: DegreeDistribution, parts: int, targets: float, edges: float) -> GridSizes:
-    """Estimate the chunks of `edges` edges into `targets` vertices, which are evenly distributed.
+    """Estimate the chunks of `edges` edges into `targets` vertices, which are distributed evenly.
 
     P = `parts` is the number of source intervals. The targets are divided into the fewest intervals that are
     at most as long as the intervals of all vertices.
@@ -149,7 +149,7 @@ def expected_target_grid(degrees: DegreeDistribution, parts: int, targets: float
 
 
 _FLOAT_BYTES = 4
-# Each edge has a column index and a portion of the row offsets.
+# Bytes per edge: a column index and a part of the row offsets.
 _EDGE_BYTES = 8
 # Passes over each edge's row in an unfused gather: read the source row, write the edge row, read and write it
 # for the element-wise work, and read it for the sum.
@@ -157,20 +157,20 @@ _UNFUSED_PASSES = 5
 
 
 class ChunkCosts(Protocol):
-    """Times of one device for copying and computing chunks, without contention."""
+    """Times that one device takes to copy and compute chunks without contention."""
 
     @property
     def compute_copies(self) -> bool:
-        """Whether the compute threads also copy, so that the two alternate."""
+        """Whether the threads that compute also copy, so that copies and computations alternate."""
         ...
 
     @property
     def link_bytes_per_s(self) -> float:
-        """Bandwidth of row transfers in both directions; infinite if rows are read in place."""
+        """Bandwidth of row transfers in each direction; infinite if rows are read in place."""
         ...
 
     def copy_s(self, size: float) -> float:
-        """Return the seconds to copy `size` bytes of rows to or from the device."""
+        """Return the time in seconds to copy `size` bytes of rows to or from the device."""
         ...
 
     def upload_s(self, size: float) -> float:
@@ -204,22 +204,22 @@ class ChunkCosts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRates:
-    """Rates at which one device processes chunks, without contention."""
+    """Rates at which one device processes chunks without contention."""
 
     link_bytes_per_s: float
-    """Bandwidth from host memory to the device, and back; infinite if the device reads it in place."""
+    """Bandwidth between host memory and the device in each direction; infinite if it is read in place."""
     memory_bytes_per_s: float
-    """Bandwidth of gathering rows."""
+    """Bandwidth of gathers in bytes per second."""
     macs_per_s: float
-    """Multiply-accumulates per second."""
+    """Rate of multiply-accumulates per second."""
     link_latency_s: float = 0.0
     launch_s: float = 0.0
-    """`link_latency_s` and `launch_s`: fixed costs of a copy and of a kernel."""
+    """Fixed cost of a kernel launch; `link_latency_s` is that of a copy."""
     fused: bool = True
-    """Whether the device can gather in one kernel."""
+    """Whether the device can gather and sum in one kernel."""
 
     def copy_s(self, size: float) -> float:
-        """Return the seconds to copy `size` bytes to or from the device; 0 for no bytes."""
+        """Return the time in seconds to copy `size` bytes to or from the device, or 0 if `size` is 0."""
         if not size or math.isinf(self.link_bytes_per_s):
             return 0.0
         return self.link_latency_s + size / self.link_bytes_per_s
@@ -233,7 +233,7 @@ class ChunkRates:
         return self.copy_s(size)
 
     def source_dropout_s(self, size: float) -> float:
-        """Return one kernel launch, as a lower bound: the dropout rate is unknown."""
+        """Return the time of a kernel launch, as a lower bound because the rate of dropout is unknown."""
         return self.launch_s
 
     def edges_s(self, edges: float) -> float:
@@ -241,7 +241,7 @@ class ChunkRates:
         return self.copy_s(edge_bytes(edges))
 
     def gather_s(self, shape: ChunkShape, *, fused: bool) -> float:
-        """Return the seconds to gather rows along the edges of a chunk; 0 if there are no edges."""
+        """Return the time in seconds to gather rows along the edges of a chunk, or 0 if there are none."""
         if not shape.edges:
             return 0.0
         row_bytes = shape.width * _FLOAT_BYTES * (1 if fused and self.fused else _UNFUSED_PASSES)
@@ -256,7 +256,7 @@ class ChunkRates:
         return self.launch_s + rows * layer.backward_macs(needs_input_grad=needs_input_grad) / self.macs_per_s
 
     def loss_s(self, rows: float, classes: int) -> float:
-        """Return one kernel launch, as a lower bound: the rate of the loss is unknown."""
+        """Return the time of a kernel launch, as a lower bound because the rate of the loss is unknown."""
         return self.launch_s
 
 
@@ -279,9 +279,9 @@ def min_parts_for_memory(
 ) -> int:
     """Return the smallest P for which equally large chunks fit a device (NeuGraph, section 3.1).
 
-    Source rows are read P times, so fewer chunks are better. A device holds `max_resident` chunks of source
-    rows and of edges, the destination chunk, and its result, in `budget_bytes`. `fused` means that the gather
-    needs no array with one row per edge.
+    Source rows are read P times, so fewer chunks are better. `budget_bytes` must suffice for `max_resident`
+    chunks of source rows and of edges, the destination chunk and its result. With `fused`, the gather needs
+    no array with one row per edge.
     """
     widest = max(max(layer.gather_width, layer.out_width) for layer in layers)
 
@@ -297,41 +297,41 @@ def min_parts_for_memory(
 
 
 _GB = 1e9
-# Approximate number of kernels in a two-layer mini-batch step, for which `launch_s` was measured.
+# Approximate number of kernels in a step of a two-layer mini-batch, for which `launch_s` was measured.
 _KERNELS_PER_STEP = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkMachine:
-    """Host with devices behind switches."""
+    """Host with several devices, which are connected through switches."""
 
     devices: tuple[ChunkCosts, ...]
     switches: tuple[int, ...]
-    """Switch number of each device, from 0; devices of one switch share its link to host memory."""
+    """Index of each device's switch. The devices of a switch share its link to host memory."""
     switch_bytes_per_s: tuple[float, ...]
     """Bandwidth of each switch's link to host memory."""
     filter_bytes_per_s: float
-    """Rate at which the host gathers rows, for all devices together."""
+    """Rate at which the host filters rows for all devices together, in bytes per second."""
 
     def filter_limit(self, device: int) -> float:
-        """Return the useful fraction below which a device's rows are filtered; 0 for in-place reads."""
+        """Return the fraction of useful rows below which the host filters rows; 0 for in-place reads."""
         links = [
             math.inf if device_costs.compute_copies else device_costs.link_bytes_per_s
             for device_costs in self.devices
         ]
         if math.isinf(links[device]):
             return 0.0
-        # The host filters rows for all devices that need copies of rows.
+        # The host filters rows for all devices to which rows are copied.
         copied = [d for d, link in enumerate(links) if not math.isinf(link)]
         switch_rate = sum(self.switch_bytes_per_s[switch] for switch in {self.switches[d] for d in copied})
         return filter_threshold(self.filter_bytes_per_s, min(switch_rate, sum(links[d] for d in copied)))
 
 
 def chunk_machine(platform: Platform, model: str) -> ChunkMachine:
-    """Build the machine model of a platform's accelerators, whose rows the host cores filter.
+    """Return the machine model of a platform's accelerators, for which the host cores filter rows.
 
-    Accelerators of one entry share a switch if it defines a switch bandwidth; others have separate links.
-    `model` selects rates measured with a kind of model.
+    The accelerators of an entry share a switch if the entry defines its bandwidth; others have separate
+    links. `model` selects the rates that were measured with a kind of model.
     """
     devices: list[ChunkRates] = []
     switches: list[int] = []
@@ -355,16 +355,16 @@ def chunk_machine(platform: Platform, model: str) -> ChunkMachine:
 def group_machine(
     trainers: Sequence[PlatformTrainer], host: Host, threads: int | None = None
 ) -> ChunkMachine:
-    """Build the machine model of trainers that train one graph together.
+    """Return the machine model of trainers that train on one graph together.
 
-    The host filters rows for the devices; a host trainer gathers with unfused operators from host memory,
-    with `threads` threads (by default the maximum that was measured).
+    The host filters rows for the devices. A host trainer gathers from host memory with unfused operators and
+    `threads` threads, by default the maximum number that was measured.
     """
     devices = tuple(_trainer_costs(trainer, host, threads) for trainer in trainers)
     switches: list[int] = []
     links: dict[object, float] = {}
     for number, trainer in enumerate(trainers):
-        # A trainer without a switch has a separate link, identified by the trainer's name.
+        # A trainer without a switch has a separate link, for which its name is the key.
         switch: object = trainer.name if trainer.switch is None else trainer.switch
         switch_gb_s = trainer.device.switch_gb_s
         links.setdefault(
@@ -398,5 +398,5 @@ def _rates(device: Accelerator, rates: Accelerator | TrainerRates, *, fused: boo
 
 def _filter_bytes_per_s(host: Host) -> float:
     threads = math.inf if host.cores is None else host.cores * (host.thread_load_gb_s or math.inf)
-    # Each byte is read and written.
+    # Divide by two, because each byte is read and written.
     return _GB * min(host.memory_gb_s, threads) / 2

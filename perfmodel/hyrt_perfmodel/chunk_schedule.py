@@ -11,37 +11,37 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSchedule:
-    """Optimizations of NeuGraph, sections 3.1 to 3.4; by default, chunks are processed sequentially."""
+    """Choice of NeuGraph's optimizations (sections 3.1 to 3.4). By default, chunks run sequentially."""
 
     fused: bool = False
-    """Gather in one kernel, without an array with one row per edge (3.4)."""
+    """Whether a gather is one kernel, without an array with one row per edge (3.4)."""
     selective: bool = False
-    """Filter a source chunk's rows on the host if that saves time (3.2)."""
+    """Whether the host filters a source chunk's rows if that saves time (3.2)."""
     filter_below: float | None = None
-    """Useful fraction of rows below which `selective` filters; None to derive it from the machine's rates."""
+    """Fraction of useful rows below which `selective` filters, or None to use the machine's rates."""
     sub_chunks: int = 1
-    """Number of pieces of a chunk, so that one piece is copied while another is computed."""
+    """Number of pieces of a chunk, of which one can be copied while another is computed."""
     max_resident: int | None = None
-    """Number of pieces that a device holds at once; None for `sub_chunks`. 1 disables overlap."""
+    """Maximum number of pieces on a device at once, or None for `sub_chunks`. 1 disables overlap."""
     swaps: bool = False
-    """Order the sub-chunks by their times (3.2)."""
+    """Whether the sub-chunks are ordered by their times (3.2)."""
     chain: bool = False
-    """Devices of one switch forward source chunks to each other (3.3)."""
+    """Whether devices of a switch forward source chunks to each other (3.3)."""
     shares: tuple[float, ...] = ()
-    """Relative shares of the columns per device; if empty, columns are assigned by their cost (3.3)."""
+    """Relative share of the columns of each device; if empty, columns are assigned by their cost (3.3)."""
     order: Literal["column-row", "row-column"] = "column-row"
-    """Traversal order: forward by columns and backward by rows, or the reverse (3.1, Discussion)."""
+    """Order of chunks: forward by columns and backward by rows, or vice versa (3.1, Discussion)."""
 
 
 MAX_PARTS = 4096
-"""Maximum P: a table with one number per chunk (P x P) then takes 128 MiB."""
+"""Maximum P, at which a table with one number per chunk (P x P) takes 128 MiB."""
 
 
 def assign_columns(parts: int, speeds: tuple[float, ...]) -> list[list[int]]:
     """Assign P = `parts` equal columns of chunks, each to the device that would finish first.
 
-    `speeds` are the columns per unit of time that each device computes. Returns each device's columns in
-    order.
+    `speeds` are the numbers of columns that each device computes per unit of time. Return the columns of each
+    device in order.
     """
     columns: list[list[int]] = [[] for _ in speeds]
     for column in range(parts):
@@ -51,10 +51,10 @@ def assign_columns(parts: int, speeds: tuple[float, ...]) -> list[list[int]]:
 
 
 def min_parts_for_speeds(speeds: tuple[float, ...], max_parts: int = 16) -> int:
-    """Return the smallest P for which each device gets a column, with speeds as in `assign_columns`.
+    """Return the smallest P with which `assign_columns` gives each device a column.
 
-    The result is at most `max_parts`, unless there are more devices: a device slower than the others by this
-    factor is not worth the many small chunks.
+    The result is at most `max_parts`, unless there are more devices: many small chunks do not pay off for a
+    device that is slower by such a factor.
     """
     max_parts = max(max_parts, len(speeds))
     return next(
@@ -65,9 +65,9 @@ def min_parts_for_speeds(speeds: tuple[float, ...], max_parts: int = 16) -> int:
 def filter_threshold(copy_bytes_per_s: float, transfer_bytes_per_s: float) -> float:
     """Return the useful fraction of a chunk's rows below which filtering on the host saves time.
 
-    Filtering a fraction u of B bytes takes u B / copy, and transferring them takes u B / transfer; without a
-    filter all B bytes are transferred. Filtering is faster if u < copy / (copy + transfer).
-    `transfer_bytes_per_s` is infinite for a device that reads host memory in place; its rows are never
+    Filtering a fraction u of B bytes takes u B / copy, and transferring this fraction takes u B / transfer.
+    Without a filter, all B bytes are transferred. Filtering is faster if u < copy / (copy + transfer).
+    `transfer_bytes_per_s` is infinite for a device that reads host memory in place, for which rows are never
     filtered.
     """
     if math.isinf(transfer_bytes_per_s):
@@ -78,10 +78,10 @@ def filter_threshold(copy_bytes_per_s: float, transfer_bytes_per_s: float) -> fl
 def pipelined_s(
     order: Sequence[int], copy_s: Sequence[float], compute_s: Sequence[float], max_resident: int
 ) -> float:
-    """Return the seconds of sub-chunks that are copied one after the other and computed in the same order.
+    """Return the total time of sub-chunks that are copied and computed in the same order.
 
-    `order` lists sub-chunks by index. The device holds at most `max_resident` of them: another is copied only
-    after one is computed.
+    `order` contains the indices of the sub-chunks. The device holds at most `max_resident` sub-chunks, so
+    another one is copied only after one was computed.
     """
     copied = computed = 0.0
     ended: list[float] = []
@@ -96,10 +96,10 @@ def pipelined_s(
 def order_by_swaps(
     copy_s: Sequence[float], compute_s: Sequence[float], max_resident: int, *, max_trials: int = 2000
 ) -> list[int]:
-    """Order sub-chunks by swapping pairs as long as that reduces the time of `pipelined_s`.
+    """Order sub-chunks by swapping pairs as long as this reduces the result of `pipelined_s`.
 
-    Only pairs of a copy-bound and a compute-bound sub-chunk are swapped: only their order matters. At most
-    `max_trials` swaps are tried. The order is never slower than the given one.
+    A copy-bound sub-chunk is only swapped with a compute-bound one, because no other order matters. At most
+    `max_trials` swaps are tried. The result is never slower than the original order.
     """
     order = list(range(len(copy_s)))
     best = pipelined_s(order, copy_s, compute_s, max_resident)

@@ -1,4 +1,4 @@
-"""Simulated full-graph epoch in chunks: device queues, tasks and times."""
+"""Simulation of a full-graph epoch in chunks: device queues, tasks and times."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from hyrt_perfmodel.workload import ChunkShape, GatherLayer
 
 
 class DeviceQueues:
-    """Task collector that tracks the last tasks of each device.
+    """List of tasks under construction, with the last tasks of each device.
 
-    A device holds at most `max_resident` sub-chunks. With 1, every task of a device waits for its previous
-    task.
+    A device holds at most `max_resident` sub-chunks. If this is 1, each task of a device waits for the
+    previous task.
     """
 
     def __init__(self, machine: ChunkMachine, max_resident: int) -> None:
@@ -45,7 +45,7 @@ class DeviceQueues:
         return {"filter": 1.0, **{f"switch {switch}": link for switch, link in links if not math.isinf(link)}}
 
     def last_computed(self, device: int) -> list[int]:
-        """Return the last compute task of a device, if there is one."""
+        """Return the last compute task of a device, or an empty list if there is none."""
         return self._computed[device][-1:]
 
     def slot_dependencies(self, device: int) -> list[int]:
@@ -62,12 +62,12 @@ class DeviceQueues:
         return self._max_resident == 1 or self.machine.devices[device].compute_copies
 
     def filter(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
-        """Add the host's gather of `size` bytes of rows for a device."""
+        """Add a task of the host that filters `size` bytes of rows for a device."""
         seconds = size / self.machine.filter_bytes_per_s
         return self._add("filter", device, seconds, needs, name, (("filter", 1.0),))
 
     def copy_in(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
-        """Add a copy from host memory to a device."""
+        """Add a copy of `size` bytes from host memory to a device."""
         rates = self.machine.devices[device]
         return self._add("copy in", device, rates.copy_s(size), needs, name, self._shared_uses(device))
 
@@ -89,11 +89,11 @@ class DeviceQueues:
         return ((f"switch {self.machine.switches[device]}", rates.link_bytes_per_s),)
 
     def forward(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
-        """Add a copy to a device from its predecessor in the chain, which uses only their switch."""
+        """Add a copy to a device from its predecessor in the chain, which uses only the shared switch."""
         return self._add("copy in", device, self.machine.devices[device].copy_s(size), needs, name)
 
     def copy_out(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
-        """Add a copy from a device to host memory; links are full duplex."""
+        """Add a copy from a device to host memory. Links are full duplex."""
         return self._add("copy out", device, self.machine.devices[device].copy_s(size), needs, name)
 
     def compute(self, device: int, seconds: float, needs: Sequence[int], name: str) -> int:
@@ -127,15 +127,15 @@ class _Pass:
 
     name: str
     grid: GridSizes
-    """Grid whose rows are read and whose columns are summed into."""
+    """Chunk grid of the gather, which reads its rows and adds to its columns."""
     layer: GatherLayer
     is_backward: bool
     finish: Callable[[int, int], int]
-    """Callback when a device has gathered a column; adds the following tasks and returns the last one."""
+    """Callback that adds the tasks after a device's gather of a column, and returns the last task."""
 
     @property
     def read_width(self) -> int:
-        """Columns of the rows that are uploaded for a chunk."""
+        """Number of columns of the rows that are uploaded for a chunk."""
         return self.layer.sum_width if self.is_backward else self.layer.gather_width
 
     @property
@@ -144,11 +144,11 @@ class _Pass:
 
     @property
     def drops_read(self) -> bool:
-        """Whether dropout is applied to rows after their upload."""
+        """Whether dropout is applied to uploaded rows."""
         return self.layer.has_source_dropout and not self.is_backward
 
     def shapes(self, source: int, column: int) -> Iterator[ChunkShape]:
-        """Yield the gathers of a chunk: along its edges, and of the vertices' own rows."""
+        """Yield the gathers of a chunk: along its edges, and of the self rows."""
         grid, layer = self.grid, self.layer
         self_rows = float(grid.in_both[source, column]) if layer.reads_self else 0.0
         edges, rows = float(grid.edges[source, column]), float(grid.destinations[source, column])
@@ -165,10 +165,10 @@ class _Pass:
 
 
 class EpochTasks:
-    """Task list of one epoch: forward layer by layer, then backward.
+    """Tasks of one epoch: the forward pass layer by layer, then the backward pass.
 
-    A layer reads the rows of all intervals, so layers, and the two passes, run one after the other. The last
-    layer is computed at the targets only, interval by interval through the loss and back; `targets` are the
+    A layer reads the rows of all intervals, so layers and passes run one after the other. The last layer is
+    computed only for the targets, interval by interval through the loss and back. `targets` contains the
     chunks of the edges into the targets. Earlier layers recompute their forward products in the backward
     pass.
     """
@@ -205,10 +205,10 @@ class EpochTasks:
             self._add_pass(_Pass(f"layer {number + 1} backward", grid, layers[number], True, finish))
 
     def _add_pass(self, gather: _Pass) -> None:
-        """Add the gather of all intervals: forward from sources, backward from destinations.
+        """Add the gathers of all intervals: forward from sources, backward from destinations.
 
-        Forward by columns and backward by rows, the destination chunk stays on the device while the source
-        chunks are streamed. In the other order each source chunk stays, and the sums are copied in and out.
+        In the order `column-row`, the destination chunk stays on the device while source chunks are streamed.
+        In the other order, each source chunk stays, and the sums are copied in and out.
         """
         columns = assign_columns(len(gather.grid.rows_into), self._speeds(gather))
         ended: list[int] = []
@@ -220,7 +220,7 @@ class EpochTasks:
         self._previous = tuple(ended)
 
     def _speeds(self, gather: _Pass) -> tuple[float, ...]:
-        """Return the columns per second of each device (the slower of compute and copy), or its share."""
+        """Return each device's share, or its columns per second in the slower of computation and copies."""
         if self._schedule.shares:
             return self._schedule.shares
         grid, layer, fused = gather.grid, gather.layer, self._schedule.fused
@@ -244,7 +244,7 @@ class EpochTasks:
         )
 
     def _groups(self) -> list[list[int]]:
-        """Return groups of devices that forward chunks to each other; single devices without chaining."""
+        """Return the groups of devices that forward chunks to each other: single devices without `chain`."""
         devices, switches = range(len(self._machine.devices)), self._machine.switches
         if not self._schedule.chain:
             return [[device] for device in devices]
@@ -266,7 +266,7 @@ class EpochTasks:
     def _add_piece(
         self, columns: dict[int, int], source: int, size: float, gather: _Pass, *, is_filtered: bool
     ) -> None:
-        """Add one sub-chunk of source rows, and its edges to each device's column, if there are edges."""
+        """Add one sub-chunk of source rows, with the edges to each device's column if there are any."""
         queues, parts, uploaded = self._queues, self._schedule.sub_chunks, None
         for device, column in columns.items():
             shapes = list(gather.shapes(source, column))
@@ -292,7 +292,7 @@ class EpochTasks:
         return sum(rates.gather_s(shape, fused=self._schedule.fused) for shape in shapes)
 
     def _add_rows(self, group: list[int], assigned: list[list[int]], gather: _Pass) -> list[int]:
-        """Add each source chunk once; all destination sums are copied in and out with each of them."""
+        """Add each source chunk once, and for each the copies of all destination sums in and out."""
         queues, grid, ended = self._queues, gather.grid, []
         for device in group:
             rates = self._machine.devices[device]
@@ -324,25 +324,25 @@ class EpochTasks:
     def _source_bytes(
         self, group: list[int], columns: list[int], gather: _Pass
     ) -> tuple[list[float], list[bool]]:
-        """Return the bytes to copy of each source chunk for some columns, and whether it is filtered."""
+        """Return the bytes to copy of each source chunk for the columns, and whether it is filtered."""
         rows, useful = gather.grid.rows, gather.grid.sources[:, columns]
         full_bytes = row_bytes(1, gather.read_width) * rows
         if not self._schedule.selective:
             return full_bytes.tolist(), [False] * len(rows)
-        # Number of rows needed by any of the columns, if columns need rows independently of each other.
+        # Rows that any of the columns needs, if columns need rows independently of each other.
         needed = 1 - np.prod(1 - useful / rows[:, None], axis=1)
         is_filtered = needed < self._filter_limit(group)
         return np.where(is_filtered, needed * full_bytes, full_bytes).tolist(), is_filtered.tolist()
 
     def _filter_limit(self, group: list[int]) -> float:
-        """Return the useful fraction of rows below which they are filtered for a group of devices."""
+        """Return the fraction of useful rows below which rows are filtered for a group of devices."""
         if all(self._machine.devices[device].compute_copies for device in group):
             return 0.0
         limit = self._schedule.filter_below
         return max(map(self._machine.filter_limit, group)) if limit is None else limit
 
     def _order(self, size: Sequence[float], columns: list[int], gather: _Pass, device: int) -> Sequence[int]:
-        """Return the processing order of a round's sub-chunks: by source, or from `order_by_swaps`."""
+        """Return the order of sub-chunks for the given columns: by source, or from `order_by_swaps`."""
         pieces, rates = self._schedule.sub_chunks, self._machine.devices[device]
         if not self._schedule.swaps or pieces == 1:
             return range(len(size) * pieces)
@@ -356,7 +356,7 @@ class EpochTasks:
         return order_by_swaps(copy_s, compute_s, pieces)
 
     def _add_results(self, layer: GatherLayer, name: str, device: int, column: int) -> int:
-        """Add a layer's update of a gathered interval; input and result are copied to the host for later."""
+        """Add a layer's update of a gathered interval, with copies of its input and result to the host."""
         queues, rows = self._queues, float(self._grid.rows[column])
         queues.copy_out(
             device, row_bytes(rows, layer.sum_width), queues.last_computed(device), f"{name}: state {column}"
@@ -396,14 +396,14 @@ class EpochTasks:
         self._previous = tuple(ended)
 
     def _add_backward(self, layer: GatherLayer, name: str, device: int, column: int) -> int:
-        """Add the backward pass through a layer's products, once the gradient of their results is available.
+        """Add the backward pass through a layer's products, given the gradient of their results.
 
-        The products are recomputed; their input is copied from the host, where its gradient replaces it.
+        The products are recomputed from their input on the host, which its gradient then replaces.
         """
         queues, rates = self._queues, self._machine.devices[device]
         rows, done = float(self._grid.rows[column]), queues.last_computed(device)
         size = row_bytes(rows, layer.sum_width)
-        # The uploaded input occupies the memory of the source rows.
+        # The uploaded input is stored in the memory for source rows.
         copied = queues.upload(
             device, size, [*done, *queues.slot_dependencies(device)], f"{name}: state {column}"
         )
@@ -418,14 +418,14 @@ class EpochTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkedEpoch:
-    """One simulated epoch."""
+    """Result of simulating one epoch."""
 
     seconds: float
     copy_s: float
     compute_s: float
-    """`copy_s` and `compute_s`: copy time and compute time of the busiest device."""
+    """Compute time of the busiest device; `copy_s` is its copy time."""
     hidden_fraction: float
-    """Fraction of the copy time of all devices during which the same device computes."""
+    """Fraction of the total copy time in which the device that copies also computes."""
     tasks: tuple[QueuedTask, ...]
     times: TaskTimes
 
@@ -439,8 +439,8 @@ def simulate_epoch(
 ) -> ChunkedEpoch:
     """Simulate one epoch, forward and backward.
 
-    `targets` are the chunks of the edges into the vertices at which the last layer is computed; by default
-    all.
+    `targets` contains the chunks of the edges into the vertices for which the last layer is computed, by
+    default all.
     """
     epoch = EpochTasks(grid, targets or grid, machine, schedule)
     epoch.epoch(layers)

@@ -1,6 +1,4 @@
-"""Published dataset sizes, degree distributions and neighborhood overlap, the inputs of expected mini-batch
-sizes.
-"""
+"""Published dataset sizes, degree distributions and neighborhood overlap, which determine batch sizes."""
 
 from __future__ import annotations
 
@@ -19,13 +17,13 @@ class PublishedSizes:
 
     vertices: int
     edges: int
-    """Number of directed edges as stored: an undirected edge counts twice."""
+    """Number of stored directed edges; an undirected edge counts twice."""
     features: int
     classes: int
     targets: int
     """Number of training vertices."""
     symmetric: bool = False
-    """Whether every edge is stored in both directions; False for citations."""
+    """Whether every edge is stored in both directions, which is not the case for citations."""
     value_bytes: int = 4
     """Bytes per stored feature value."""
 
@@ -36,11 +34,11 @@ class PublishedHeteroSizes:
 
     vertices: Mapping[str, int]
     edges: Mapping[tuple[str, str, str], int]
-    """Number of edges per relation (source type, name, destination type)."""
+    """Number of edges by relation (source type, name, destination type)."""
     features: Mapping[str, int]
-    """Feature columns per type that has features."""
+    """Number of feature columns of each type that has features."""
     target: str
-    """Vertex type with labels."""
+    """Name of the vertex type with labels."""
     classes: int
     targets: int
     """Number of training vertices."""
@@ -48,8 +46,8 @@ class PublishedHeteroSizes:
     """Bytes per stored feature value."""
 
 
-# Hu et al., "Open Graph Benchmark", 2020, and "OGB-LSC", 2021 (mag240m: its papers and their citations,
-# features in 16 bits).
+# Sources: Hu et al., "Open Graph Benchmark", 2020, and "OGB-LSC", 2021 (mag240m: only papers and their
+# citations, with 16-bit features).
 DATASETS = {
     "ogbn-arxiv": PublishedSizes(vertices=169_343, edges=1_166_243, features=128, classes=40, targets=90_941),
     "ogbn-products": PublishedSizes(
@@ -63,7 +61,7 @@ DATASETS = {
     ),
 }
 
-# The same sources; citations are stored in one direction.
+# The sources are those of `DATASETS`. Citations are stored in one direction.
 HETERO_DATASETS = {
     "ogbn-mag": PublishedHeteroSizes(
         vertices={"author": 1_134_649, "field_of_study": 59_965, "institution": 8_740, "paper": 736_389},
@@ -96,7 +94,7 @@ HETERO_DATASETS = {
 
 Floats = NDArray[np.float64]
 
-# Ratios between degrees of different classes, from fine to coarse; the first with few enough classes is used.
+# Candidate ratios between degrees of adjacent classes. The first with few enough classes is used.
 _RATIOS = (1.01, 1.02, 1.04, 1.07, 1.1, 1.15, 1.25, 1.4, 1.6, 2.0, 3.0, 5.0)
 
 
@@ -105,10 +103,10 @@ class DegreeClasses:
     """Degree class of each vertex of a graph."""
 
     class_of_vertex: NDArray[np.int64]
-    """[V] int64, class of each vertex."""
+    """Class of each vertex: [V] int64."""
     in_degrees: NDArray[Any]
     out_degrees: NDArray[Any]
-    """[V] integers, like `in_degrees`."""
+    """Out-degree of each vertex: [V] integers. `in_degrees` has the same form."""
     num_classes: int
 
     @classmethod
@@ -119,7 +117,7 @@ class DegreeClasses:
         max_classes: int = 2000,
         kinds: NDArray[Any] | None = None,
     ) -> DegreeClasses:
-        """Group vertices with similar degrees into classes, separately per value of `kinds` ([V] integers).
+        """Group vertices with similar degrees in classes, separately for each value of `kinds` [V].
 
         Raises ValueError if the arrays differ in length, contain negative degrees, or `max_classes` is too
         small.
@@ -156,12 +154,12 @@ class DegreeClasses:
         return self.out_degrees is self.in_degrees or bool(np.array_equal(self.in_degrees, self.out_degrees))
 
     def sums(self, weights: NDArray[Any] | None = None) -> Floats:
-        """Return [C] float64: sums of `weights` ([V]) over each class's vertices, or the vertex counts."""
+        """Return the sum of `weights` [V] over each class's vertices, or the vertex counts: [C] float64."""
         return np.bincount(self.class_of_vertex, weights, self.num_classes).astype(np.float64)
 
 
 def _levels(degrees: NDArray[Any], ratio: float) -> NDArray[np.int64]:
-    """Map degrees to level numbers; degrees whose ratio is below `ratio` share a level (1: none do)."""
+    """Map degrees to level numbers. Degrees share a level if their ratio is below `ratio`."""
     largest = int(degrees.max())
     if ratio == 1.0:
         return degrees.astype(np.int64)
@@ -174,7 +172,7 @@ def _levels(degrees: NDArray[Any], ratio: float) -> NDArray[np.int64]:
 
 
 def _renumbered(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Renumber the distinct keys in ascending order, and return their count."""
+    """Return the rank of each key among the distinct keys, and the number of distinct keys."""
     span = int(keys.max()) + 1
     if span > max(1 << 24, 4 * len(keys)):
         distinct, numbers = np.unique(keys, return_inverse=True)
@@ -187,26 +185,24 @@ def _renumbered(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OverlapSample:
-    """Paths u -> w -> z of a symmetric graph, followed by sampling from z to a neighbor w, then to u."""
+    """Sample of paths u -> w -> z in a symmetric graph: z samples its neighbor w, which samples u."""
 
     first_degrees: Floats
     second_degrees: Floats
-    """`first_degrees` and `second_degrees`: [n] float64, in-degrees of z and of w."""
+    """In-degrees of w: [n] float64. `first_degrees` contains those of z."""
     others: Floats
     other_degrees: Floats
-    """`others` and `other_degrees`: [n] float64, number of further two-edge paths from this u to this z, and
-    the harmonic mean of the in-degrees of their middle vertices (arbitrary if there are no paths).
-    """
+    """Harmonic mean of the in-degrees of the middle vertices on other two-edge paths from u to z: [n]
+    float64, arbitrary if there are no such paths. `others` is their number."""
     direct: NDArray[np.bool_]
-    """[n] bool, whether u is also an in-neighbor of z."""
+    """Whether u is also an in-neighbor of z: [n] bool."""
     chance_others: Floats
     chance_degrees: Floats
     chance_direct: NDArray[np.bool_]
-    """`chance_others`, `chance_degrees` and `chance_direct`: [n], the same three values for z and the u of
-    another path: the overlap without clustering.
-    """
+    """`chance_others`, `chance_degrees` and `chance_direct` are the same values for z and the u of another
+    path, which show the overlap without clustering: [n]."""
     eligible: Floats
-    """[n] float64, number of u's out-neighbors that may be targets; 0 if z cannot be a target."""
+    """Number of u's out-neighbors that may be targets, or 0 if z may not: [n] float64."""
 
     def __post_init__(self) -> None:
         lengths = {len(getattr(self, name)) for name in self.__slots__}
@@ -216,12 +212,13 @@ class OverlapSample:
             raise ValueError("overlap: others and chance_others must not be negative")
 
     def distinct_share(self, first: int, second: int, repeats: tuple[int, ...], drawn: float) -> float:
-        """Return the share of two-edge paths that reach an otherwise unreached vertex, relative to chance.
+        """Return the share of two-edge paths to otherwise unreached vertices, relative to chance.
 
-        `first` and `second` are the fan-outs of z and of w, -1 for all neighbors; `repeats` are fan-outs of
-        further layers in which z samples, whose samples are reached without a two-edge path. `drawn` is the
-        probability that a possible target is a target, since other targets may also have reached u. The
-        result is in 0..1, and 1 if paths meet no more often than by chance, or if there are no paths.
+        `first` and `second` are the fan-outs of z and w, -1 for all neighbors. `repeats` are the fan-outs of
+        further layers in which z samples, and thus reaches vertices without a two-edge path. `drawn` is the
+        probability that a possible target is a target, because other targets may have reached u too. The
+        result is between 0 and 1; it is 1 if paths do not meet more often than by chance, or if there are no
+        paths.
         """
         first_share = _share(first, self.first_degrees)
         pick = first_share * _share(second, self.second_degrees)
@@ -248,12 +245,12 @@ class OverlapSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NeighborOverlap:
-    """Overlap around targets, and around vertices reached over edges."""
+    """Overlap of neighborhoods around targets, and around vertices that are reached over edges."""
 
     near: OverlapSample
-    """Paths whose z is distributed like the targets."""
+    """Paths in which z is distributed as targets are."""
     far: OverlapSample
-    """Paths whose z is distributed like reached vertices: in proportion to their edges."""
+    """Paths in which z is distributed as reached vertices are, in proportion to their edges."""
 
 
 def _reached_per_pair(pick: Floats, others: Floats, other: Floats) -> Floats:
@@ -264,7 +261,7 @@ def _reached_per_pair(pick: Floats, others: Floats, other: Floats) -> Floats:
 
 
 def _share(fanout: int, degrees: Floats) -> Floats:
-    """Return the fraction of its neighbors that a vertex samples."""
+    """Return the fraction of neighbors that vertices of these degrees sample."""
     if fanout < 0:
         return np.ones_like(degrees)
     return np.minimum(fanout / np.maximum(degrees, 1.0), 1.0)
@@ -276,14 +273,14 @@ _ASSUMED_PAIR_LEVELS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DegreeMixing:
-    """Edges between groups of degree classes: which degrees are neighbors."""
+    """Distribution of edges between groups of degree classes."""
 
     groups: NDArray[np.int64]
-    """[C] int64, group of each class."""
+    """Group of each class: [C] int64."""
     shares: Floats
-    """[G, G] float64; entry (g, h) is the share of group g's outgoing edges into group h; rows sum to 1."""
+    """Shares of group g's outgoing edges that lead to group h: [G, G] float64. Rows add up to 1."""
     target_shares: Floats | None = None
-    """[G, G] float64; the portion of `shares` into possible targets; None if these are like all vertices."""
+    """Part of `shares` that leads to possible targets: [G, G] float64; None if these are typical."""
 
     def __post_init__(self) -> None:
         size = len(self.shares)
@@ -302,26 +299,26 @@ class DegreeMixing:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DegreeDistribution:
-    """Classes of vertices with (nearly) equal in- and out-degree."""
+    """Degree distribution of a graph, as classes of vertices with (nearly) equal in- and out-degrees."""
 
     counts: Floats
-    """[C] float64, vertices per class."""
+    """Number of vertices in each class: [C] float64."""
     in_degrees: Floats
     out_degrees: Floats
-    """`in_degrees` and `out_degrees`: [C] float64, mean degrees per class."""
+    """Mean out-degree of each class: [C] float64. `in_degrees` contains the mean in-degrees."""
     num_vertices: int
     num_edges: int
-    """`num_vertices` and `num_edges`: V and E (directed, as stored)."""
+    """Number of stored directed edges, E; `num_vertices` is V."""
     source: str
     """Origin of the degrees: `counted`, or `assumed: ...` with the assumptions."""
     target_counts: Floats | None = None
-    """[C] float64, possible targets per class; None for all vertices."""
+    """Number of possible targets in each class, [C] float64, or None if all vertices are possible targets."""
     reciprocity: float = 1.0
-    """Share of edges whose reverse is also an edge: 1 for symmetric graphs."""
+    """Share of edges whose reverse is also an edge, which is 1 for symmetric graphs."""
     mixing: DegreeMixing | None = None
-    """Edges between degree groups; None if edges do not depend on degree."""
+    """Distribution of edges between degree groups, or None if edges do not depend on degrees."""
     overlap: NeighborOverlap | None = None
-    """Overlap of neighborhoods of neighbors; None if they overlap only by chance."""
+    """Overlap of the neighborhoods of neighbors, or None if these overlap only by chance."""
 
     def __post_init__(self) -> None:
         for name in ("counts", "in_degrees", "out_degrees", "target_counts"):
@@ -358,10 +355,11 @@ class DegreeDistribution:
         mixing: DegreeMixing | None = None,
         overlap: NeighborOverlap | None = None,
     ) -> DegreeDistribution:
-        """Compute the counts and mean degrees of classes.
+        """Return the degree distribution with the counts and mean degrees of the classes.
 
-        `targets` are [n] possible targets, or bool [V]; None for all vertices. `reciprocity` is the share of
-        edges whose reverse is an edge; None for 1 if in- and out-degrees are equal, otherwise 0.
+        `targets` contains the possible targets, [n] or bool [V]; None means all vertices. `reciprocity` is
+        the share of edges whose reverse is an edge. By default, it is 1 if in- and out-degrees are equal,
+        otherwise 0.
         """
         counts = classes.sums()
         in_degrees = classes.sums(classes.in_degrees) / counts
@@ -392,12 +390,13 @@ class DegreeDistribution:
         reciprocity: float = 1.0,
         num_targets: int | None = None,
     ) -> DegreeDistribution:
-        """Assume log-normal degrees, for a graph of known size.
+        """Return log-normal degrees for a graph of known size.
 
         The mean of log-normal degrees is exp(sigma^2 / 2) times the median: 2.05 times with sigma 1.2, which
         is close to co-purchase and citation graphs. In- and out-degrees are equal in a symmetric graph
-        (`reciprocity` 1) and independent otherwise. The `num_targets` possible targets (None: all vertices)
-        are assumed to be like all vertices. Raises ValueError if a size is below 1 or `sigma` is negative.
+        (`reciprocity` 1) and independent otherwise. The `num_targets` possible targets (by default all
+        vertices) are assumed to be typical vertices. Raises ValueError if a size is below 1 or `sigma` is
+        negative.
         """
         if num_vertices < 1 or num_edges < 0:
             raise ValueError(
@@ -437,7 +436,7 @@ class DegreeDistribution:
 def _log_normal(
     num_vertices: int, mean: float, sigma: float, largest: float, levels: int
 ) -> tuple[Floats, Floats]:
-    """Return degrees and shares of classes with mean degree `mean`; classes are finer for large degrees."""
+    """Return degrees and shares of log-normal classes with a given mean, finer for large degrees."""
     if mean == 0:
         return np.zeros(1), np.ones(1)
     # Share of vertices above the start of each class, decreasing geometrically to one vertex.

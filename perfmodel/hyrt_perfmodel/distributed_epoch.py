@@ -1,5 +1,5 @@
-"""Prediction of a distributed epoch: stages of one rank on mini-batches, and full-graph algorithms in 1D and
-1.5D with alpha-beta costs of volumes counted from a partition.
+"""Prediction of a distributed epoch: the stages of one rank on mini-batches, and 1D and 1.5D full-graph
+algorithms, whose volumes are counted on a partition and have alpha-beta costs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hyrt_perfmodel.prediction.stages import ExtraTerms
 from hyrt_perfmodel.traffic import EDGES, ROWS, WEIGHT_PURPOSES, StepTraffic, all_reduce_bytes, all_reduce_s
 from hyrt_perfmodel.workload import TrainingWorkload
 
-# With these strategies, the load stage receives first-layer results computed by all ranks.
+# With these strategies, the load stage receives results of the first layer, which all ranks compute together.
 _JOINT_FIRST_LAYER = ("p3", "naive-migration")
 
 
@@ -33,28 +33,27 @@ class DistributedPrediction:
     ranks: int
     network: str
     time_steps: int
-    """Number of time steps into which a rank divides its work of a step."""
+    """Number of time steps into which a rank divides its part of a step."""
     stages_s: Mapping[str, float]
-    """Seconds of a step's stages on one rank: `sample` and `load` include edges and rows from other ranks,
-    `propagate` all other communication."""
+    """Seconds of a step's stages on one rank. `sample` and `load` include edges and rows from other ranks,
+    and `propagate` includes all other communication."""
     communication_s: Mapping[str, float]
-    """Seconds of a step's communication per purpose."""
+    """Seconds of a step's communication, by purpose."""
     iteration_s: float
     iterations: int
     epoch_s: float
     epoch_bytes: Mapping[str, float]
     """Bytes that all ranks together send per epoch, by purpose."""
     bottleneck: str
-    """Stage that bounds the iteration, or `network` with the purpose that dominates this stage; `link` if the
-    busiest link takes longer than every stage.
-    """
+    """Stage that limits the iteration; `network` and a purpose if communication dominates this stage; or
+    `link` if the busiest link takes longer than every stage."""
 
     @property
     def total_bytes(self) -> float:
         return sum(self.epoch_bytes.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content that `hyrt predict --ranks --json` prints."""
+        """Return the values that `hyrt predict --ranks --json` prints."""
         names = (
             "strategy",
             "ranks",
@@ -86,20 +85,19 @@ def predict_distributed(
 ) -> DistributedPrediction:
     """Predict an epoch on equal ranks that each train a part of every step.
 
-    The load stage waits for rows from other ranks and sampling waits for their edges, overlapped with the
-    stages of other steps; propagation waits for all other communication. No step is shorter than the time of
-    its bytes on the busiest link. The last step of an epoch may have fewer targets, but gradients and models
-    are sent in full.
+    Loading waits for rows from other ranks and sampling for edges from other ranks, while stages of other
+    steps continue. Propagation waits for all other communication. No step is shorter than the time of its
+    bytes on the busiest link. The last step of an epoch may have fewer targets, but sends complete gradients
+    and models.
 
-    `platform` is the machine of one rank, whose cores `ranks_per_machine` ranks share; the batch size of
-    `training` is that of a step over all ranks. `assign` returns a rank's assignment from its part of a step;
-    by default the best one found is used. Raises ValueError if a part does not fit into the memory of the
-    trainers.
+    `platform` is the machine of one rank, whose cores `ranks_per_machine` ranks share. The batch size of
+    `training` is that of a step over all ranks. `assign` returns a rank's assignment for its part of a step,
+    by default the best one. Raises ValueError if a part does not fit in the memory of the trainers.
     """
     terms = ExtraTerms() if terms is None else terms
     parts = traffic.ranks * traffic.time_steps
     largest_batch = traffic.largest_share * training.batch_size / parts
-    # Fetched rows are aggregated after they arrive, and no device reads them in place.
+    # Fetched rows are aggregated after their arrival, and no device reads such rows in place.
     form = training.best_form
     if form == "in_place" or (form == "aggregated" and strategy in _JOINT_FIRST_LAYER):
         form = "rows"
@@ -117,7 +115,7 @@ def predict_distributed(
     full_link_s = traffic.link_s(network)
 
     def link_of(fraction: float) -> float:
-        """Return the seconds of the busiest link in a step with a fraction of the targets."""
+        """Return the time in seconds of the busiest link in a step with a fraction of the targets."""
         link_weights_s = min(weights_s, full_link_s)
         return link_weights_s + fraction * (full_link_s - link_weights_s)
 
@@ -158,7 +156,7 @@ def predict_distributed(
 
 
 def _partial_step(times: StageTimes, fraction: float) -> StageTimes:
-    """Return the stages of a step with a fraction of its targets; synchronization takes as long as before."""
+    """Return the stages of a step with a fraction of its targets. Synchronization takes the same time."""
 
     def scaled(seconds: float) -> float:
         return times.synchronize_s + fraction * (seconds - times.synchronize_s)
@@ -181,7 +179,7 @@ def _partial_step(times: StageTimes, fraction: float) -> StageTimes:
 
 
 def _repeated(times: StageTimes, count: int) -> StageTimes:
-    """Return the stages of `count` equal parts in sequence, with one synchronization."""
+    """Return the stages of `count` equal parts one after the other, with one synchronization."""
 
     def repeated_all(seconds: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(count * trainer_s for trainer_s in seconds)
@@ -219,7 +217,7 @@ def _bottleneck(times: StageTimes, purpose_s: Mapping[str, float], seconds: floa
 
 
 _FLOAT_BYTES = 4
-# Bytes that a step reduces in addition to its gradients: 16 values of 8 bytes.
+# Bytes that are reduced in a step in addition to its gradients: 16 values of 8 bytes.
 _METRICS_BYTES = 16 * 8
 # Gloo runs two broadcasts concurrently, each along a tree; the trees share links. Measured on 4 and 8
 # emulated nodes: benchmarks/2026-11-23-products.md.
@@ -231,11 +229,11 @@ class BlockVolumes:
     """Communication and compute volumes of a product whose rows are divided into B blocks."""
 
     rows: NDArray[np.int64]
-    """[B] rows per block."""
+    """Number of rows in each block: [B]."""
     needed: NDArray[np.int64]
-    """[B, B] distinct rows of block k that block i has edges from; the diagonal is ignored."""
+    """Number of distinct rows of block k with an edge to block i: [B, B]. The diagonal is ignored."""
     edges: NDArray[np.int64]
-    """[B, B] edges into block i from block k."""
+    """Number of edges to block i from block k: [B, B]."""
 
     @property
     def num_blocks(self) -> int:
@@ -244,66 +242,66 @@ class BlockVolumes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullGraphWork:
-    """Full-graph epoch as executed on one machine."""
+    """Work of a full-graph epoch, as on one machine."""
 
     forward_widths: Sequence[int]
-    """Columns exchanged in the forward pass, for each gather that needs remote rows in every epoch."""
+    """Number of columns that each gather with remote rows in every epoch exchanges in the forward pass."""
     backward_widths: Sequence[int]
-    """Gradient columns exchanged in the backward pass, for each such gather."""
+    """Number of gradient columns that each such gather exchanges in the backward pass."""
     has_only_sums: bool
     """Whether all gathers are sums, as 1.5D requires."""
     target_fraction: float = 1.0
-    """Fraction of the rows at which the last gather is computed."""
+    """Fraction of the rows for which the last gather is computed."""
     edges_s: float
-    """Seconds of the gathers along all edges, both passes."""
+    """Time in seconds of the gathers along all edges in both passes."""
     rows_s: float
-    """Seconds of all other row-wise work."""
+    """Time in seconds of all other work on rows."""
     rank_s: float = 0.0
-    """Fixed seconds per rank and step on one core: weights and calls."""
+    """Fixed time in seconds per rank and step on one core, for weights and calls."""
     cores: int = 1
-    """Cores of the machine that compute."""
+    """Number of cores of the machine that compute."""
     chunk_rows: int = 1
-    """Rows that a core computes at a time: a rank with few rows keeps only some cores busy."""
+    """Number of rows that a core computes at a time. If a rank has few rows, some cores are idle."""
     max_rounds: int = 1
     """Maximum number of exchanges into which the rows of a product are divided."""
     gradient_bytes: float
-    """Bytes of the gradients of all parameters."""
+    """Size of the gradients of all parameters in bytes."""
     matrix_bytes: float
-    """Bytes of the matrices with one row per vertex."""
+    """Size of the matrices with one row per vertex in bytes."""
     feature_bytes: float
     graph_bytes: float
-    """Bytes of the topology that every rank reads."""
+    """Size of the topology, which every rank reads, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmEpoch:
-    """Prediction of an epoch under one algorithm."""
+    """Prediction of an epoch with one algorithm."""
 
     algorithm: str
-    """`1d`, `1d-oblivious`, `1.5d` or `1.5d-oblivious`."""
+    """Name of the algorithm: `1d`, `1d-oblivious`, `1.5d` or `1.5d-oblivious`."""
     replication: int
-    """Number of ranks that hold each block."""
+    """Number of ranks that have a copy of each block."""
     ranks: int
     epoch_s: float
     compute_s: float
-    """Seconds of compute that no communication hides, on the slowest rank."""
+    """Time in seconds of computation that does not overlap with communication, on the slowest rank."""
     products_s: float
-    """Seconds of exchanging rows, their gradients and partial sums."""
+    """Time in seconds of exchanging rows, their gradients and partial sums."""
     gradients_s: float
-    """Seconds of the weight gradients' all-reduce."""
+    """Time in seconds of the all-reduce of the weight gradients."""
     epoch_bytes: float
-    """Bytes that all ranks together receive per epoch."""
+    """Number of bytes that all ranks together receive per epoch."""
     most_bytes: float
-    """Largest number of bytes that any rank sends or receives in distributed products."""
+    """Maximum number of bytes that a rank sends or receives in distributed products."""
     memory_bytes: float
-    """Memory of the rank that needs most."""
+    """Maximum memory that a rank needs, in bytes."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
 
     @property
     def name(self) -> str:
-        """Name with replication, for tables."""
+        """Name of the algorithm with its replication, for tables."""
         return self.algorithm if self.replication == 1 else f"{self.algorithm}, c = {self.replication}"
 
 
@@ -316,20 +314,20 @@ def algorithm_epoch(
     *,
     ranks_per_machine: int | None = None,
 ) -> AlgorithmEpoch:
-    """Predict an epoch under one of the algorithms `1d`, `1d-oblivious`, `1.5d` and `1.5d-oblivious`.
+    """Predict an epoch with one of the algorithms `1d`, `1d-oblivious`, `1.5d` and `1.5d-oblivious`.
 
-    Local blocks are multiplied while rows are exchanged, remote blocks afterwards; all ranks wait for the
-    slowest. An exchange of unequal blocks takes a rank as long as its bytes in the busier direction, plus one
-    message to each other rank in each of its rounds, at most `max_rounds`.
+    Local blocks are multiplied while rows are exchanged, and remote blocks afterwards. All ranks wait for the
+    slowest rank. An exchange of unequal blocks takes the time of a rank's bytes in its busier direction, plus
+    one message to each other rank per round, of which there are at most `max_rounds`.
 
-    If r ranks share the k cores of a machine, their concurrent compute runs sequentially: if one rank takes t
-    with all cores, and the others t' on average, it takes (r - 1) t' + t. CPU time of sending and receiving
-    counts as compute: c seconds of a core are c / k, and are not hidden. So local blocks that take t overlap
-    an exchange of s seconds in max(s, (r - 1) (t' + c' / k) + t + c / k).
+    If r ranks share the k cores of a machine, their concurrent computations run sequentially: if one rank
+    takes t with all cores, and the others t' on average, it takes (r - 1) t' + t. The CPU time c of sending
+    and receiving counts as computation, c / k, which does not overlap. If local blocks take t and an exchange
+    takes s, both together thus take max(s, (r - 1) (t' + c' / k) + t + c / k).
 
-    `volumes` has as many blocks as the algorithm: ranks divided by replication. `work` is the epoch on one
-    machine like each rank's. `ranks_per_machine` None takes the number from the network. Raises ValueError if
-    the ranks cannot be divided among the blocks.
+    `volumes` has as many blocks as the algorithm: ranks divided by replication. `work` is the epoch on a
+    machine like that of each rank. `ranks_per_machine` is by default that of the network. Raises ValueError
+    if the ranks cannot be divided among the blocks.
     """
     num = volumes.num_blocks
     copies, rest = divmod(ranks, num)
@@ -356,7 +354,7 @@ def algorithm_epoch(
     received_rows = [(needed * (columns == column)[None, :]).sum(axis=1) for column in range(copies)]
     matrix_fraction = float((volumes.rows + np.max(received_rows, axis=0)).max()) / vertices
     gradients_s = all_reduce_s(work.gradient_bytes, ranks, network)
-    # Loss and counts are reduced before the gradients.
+    # The loss and the counts are reduced before the gradients.
     gradients_s += all_reduce_s(_METRICS_BYTES, ranks, network)
     products_s = sum(product.communication_s for product in products)
     rows_s = work.rows_s * (local_fraction + (sharing - 1) / num)
@@ -382,7 +380,7 @@ def algorithm_epoch(
 
 
 def fastest_algorithm(epochs: Sequence[AlgorithmEpoch]) -> AlgorithmEpoch:
-    """Return the shortest epoch; of equal ones, the one that sends fewer bytes."""
+    """Return the shortest epoch, or among equally short ones the one that sends the fewest bytes."""
     return min(epochs, key=lambda epoch: (epoch.epoch_s, epoch.epoch_bytes))
 
 
@@ -402,16 +400,16 @@ def explain_choice(epochs: Sequence[AlgorithmEpoch]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Product:
-    """One product on all ranks."""
+    """Cost of one distributed product."""
 
     communication_s: float
-    """Seconds of exchanging rows and partial sums, on the rank that ends last."""
+    """Time in seconds of exchanging rows and partial sums, on the rank that ends last."""
     compute_s: float
-    """Seconds of compute beyond the exchange."""
+    """Time in seconds of the computation that does not overlap with the exchange."""
     bytes: float
-    """Bytes that all ranks receive."""
+    """Number of bytes that all ranks together receive."""
     max_bytes: float
-    """Maximum bytes that one rank sends or receives."""
+    """Maximum number of bytes that one rank sends or receives."""
 
 
 def _product(
@@ -427,18 +425,18 @@ def _product(
     is_backward: bool,
     summed_part: float,
 ) -> _Product:
-    """Return the cost of a product of `width` columns, whose partial sums cover a fraction of the rows.
+    """Return the cost of a product of `width` columns, whose partial sums cover `summed_part` of the rows.
 
-    `columns` holds the grid column in which each block is multiplied, and `sharing` the number of ranks per
+    `columns` contains the grid column in which each block is multiplied. `sharing` is the number of ranks per
     machine.
     """
     num, copies, row_bytes = len(columns), int(columns[-1]) + 1, width * _FLOAT_BYTES
     all_columns = sum(work.forward_widths) + sum(work.backward_widths)
     edge_s = work.edges_s * width / max(1, all_columns) / max(1, int(volumes.edges.sum()))
-    # Every exchange involves all ranks of a column, regardless of the rows sent.
+    # Every exchange involves all ranks of a column, whichever rows are sent.
     messages = min(work.max_rounds, num - 1) * (num - 1)
     total_bytes = 0.0
-    # Lists with one entry per rank: exchange of rows, reduction of partial sums, compute during and after the
+    # One entry per rank: exchange of rows, reduction of partial sums, computation during and after the
     # exchange, bytes.
     exchange_s, sums_s, local_s, remote_s, moved = ([] for _ in range(5))
     for column in range(copies):
@@ -463,14 +461,14 @@ def _product(
             rows_bytes = float(rank_bytes[i])
             if is_broadcast:
                 exchange_s.append(broadcasts_s)
-                # A rank sends its local block about once, and forwards the blocks of other ranks.
+                # A rank sends its local block about once, and forwards the blocks that it receives.
                 rows_bytes = column_bytes / num
                 core_s = network.core_s(rows_bytes, broadcast_messages)
             else:
                 exchange_s.append(network.uneven_s(rows_bytes, messages) if num > 1 else 0.0)
                 core_s = network.core_s(rows_bytes, messages)
             # Forward, partial sums are all-reduced. Backward, the rank with a block's full gradient scatters
-            # it, and the parts are then all-gathered, which takes its link as long.
+            # it, and the parts are all-gathered, which takes its link the same time.
             block = float(volumes.rows[i]) * row_bytes * summed_part
             sums_s.append(all_reduce_s(block, copies, network))
             local_s.append(edge_s * float(local_edges[i]) + core_s / work.cores)
@@ -480,7 +478,7 @@ def _product(
     overlapped, after = _contended(local_s, sharing), _contended(remote_s, sharing)
     ends = np.maximum(exchange_s, overlapped) + sums_s + after
     last = int(ends.argmax())
-    # Backward, each of the other ranks receives a block once.
+    # In the backward pass, each of the other ranks receives a block once.
     sum_bytes = (copies - 1) * float(volumes.rows.sum()) * row_bytes * summed_part
     return _Product(
         communication_s=float(communication_s[last]),
@@ -491,7 +489,7 @@ def _product(
 
 
 def _contended(seconds: Sequence[float], sharing: int) -> NDArray[np.float64]:
-    """Return [ranks] compute seconds if `sharing` ranks share the cores."""
+    """Return the computation time of each rank if `sharing` ranks share the cores: [ranks]."""
     alone = np.array(seconds, np.float64)
     shared: NDArray[np.float64] = alone + (sharing - 1) * alone.mean()
     return shared
@@ -500,10 +498,10 @@ def _contended(seconds: Sequence[float], sharing: int) -> NDArray[np.float64]:
 def _broadcasts(
     blocks: NDArray[np.float64], ranks: int, network: Network, *, is_backward: bool
 ) -> tuple[float, int]:
-    """Return the seconds to broadcast blocks along trees, one per root rank, and the messages per rank.
+    """Return the seconds to broadcast one block per rank along trees, and the number of messages per rank.
 
-    With `is_backward`, blocks are reduced at their ranks instead, which takes as long, with two messages from
-    each rank to the next.
+    With `is_backward`, blocks are reduced at their ranks instead. This takes the same time, with two messages
+    from each rank to the next.
     """
     if ranks < 2:
         return 0.0, 0

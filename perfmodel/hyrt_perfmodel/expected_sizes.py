@@ -17,16 +17,15 @@ TINY = 1e-300
 
 
 class Growth:
-    """Vertices of a mini-batch, hop by hop from the targets.
+    """Expected vertices of a mini-batch, which grows from the targets hop by hop.
 
-    A vertex u is outside V^l unless it is a target or one of its out-neighbors w was in an earlier layer and
-    sampled it. Out-neighbors are assumed independent given that u was not reached, as in a tree (the cavity
+    A vertex u is in V^l if it is a target, or if one of its out-neighbors w was in an earlier layer and
+    sampled it. Out-neighbors are assumed independent, given that u was not reached, as in a tree (the cavity
     method: Newman, Strogatz, Watts, "Random graphs with arbitrary degree distributions and their
     applications", Physical Review E 64, 2001; Karrer and Newman, "Message passing approach for general
     epidemic models", Physical Review E 82, 2010), with layers as time steps. The probability that w is
-    present excludes paths through u, since w would not add u again. If paths meet more often than by chance,
-    as in clustered graphs, the samples of vertices that were themselves reached are reduced by the counted
-    overlap.
+    present excludes paths through u, because w would not add u again. If paths meet more often than by
+    chance, as in clustered graphs, the samples of reached vertices are reduced by the counted overlap.
 
     `chances` [C] is the probability of a vertex of each class to be a target.
     """
@@ -36,10 +35,10 @@ class Growth:
         self._not_target = 1.0 - chances
         self._absent = self._not_target
         self._neighbor_absent = self._not_target
-        # Probability, per hop of arrival, that a neighbor arrived at that hop and has not yet sampled the
+        # Probability, by hop of arrival, that a neighbor arrived at this hop and has not yet sampled the
         # vertex.
         self._waiting = [chances]
-        # Out-degree of a neighbor without the edge back to the vertex.
+        # Number of a neighbor's out-edges other than the one back to the vertex.
         self._onward = np.maximum(degrees.out_degrees - degrees.reciprocity, 0.0)
         self.present = float(degrees.counts @ chances)
         self._target_chance = min(self.present / max(degrees.num_targets, TINY), 1.0)
@@ -63,13 +62,13 @@ class Growth:
 
     @property
     def chances(self) -> Floats:
-        """[C] probability of a vertex of each class to be present."""
+        """Probability that a vertex of each class is present: [C]."""
         return 1.0 - self._absent
 
     def grow(self, fanouts: Sequence[int]) -> float:
-        """Add a layer and return its edges.
+        """Add a layer, and return its number of edges.
 
-        `fanouts` are the fan-outs of all layers up to the added one, the targets' layer first.
+        `fanouts` contains the fan-outs of all layers up to the added one, starting with the targets' layer.
         """
         degrees = self._degrees
         sampled = degrees.in_degrees if fanouts[-1] < 0 else np.minimum(degrees.in_degrees, fanouts[-1])
@@ -85,7 +84,7 @@ class Growth:
         self._from_targets += self._target_shares @ self._means(target_picks, self._target_ends)
         self._from_others += self._shares @ self._means(other_picks, self._group_ends)
         reached = self._from_targets + self._from_others
-        # Fraction of the out-edges that can be sampled, and the correction because their ends are distinct.
+        # Fraction of the out-edges that may be sampled, and a correction because their ends are distinct.
         fraction = (self._from_targets * self._target_part + self._from_others) / np.maximum(reached, TINY)
         correction = self._from_targets * self._target_spread
         correction += self._from_others * distinct_correction(self.present, degrees.num_vertices)
@@ -106,29 +105,30 @@ class Growth:
         return edges
 
     def _sums(self, of_class: Floats) -> Floats:
-        """Return [G] sums over the classes of each group."""
+        """Return the sums over the classes of each group: [G]."""
         return np.bincount(self._groups, of_class, len(self._shares)).astype(np.float64)
 
     def _means(self, picks: Floats, ends: Floats) -> Floats:
-        """Return [G] means of `picks`, weighted by the edges into each class.
+        """Return the means of `picks` in each group, weighted by the edges into each class: [G].
 
-        `ends` are the edges into each group.
+        `ends` contains the numbers of edges into each group.
         """
         means: Floats = self._sums(self._ends * picks) / np.maximum(ends, TINY)
         return means
 
 
 def distinct_correction(drawn: float, total: float) -> float:
-    """Return 1 / m - 1 / n for m of n vertices."""
+    """Return 1 / m - 1 / n for m = `drawn` of n = `total` vertices."""
     return max(1.0 / max(drawn, TINY) - 1.0 / max(total, TINY), 0.0)
 
 
 def missed_chance(out_degrees: Floats, reached: Floats, fraction: Floats, correction: Floats) -> Floats:
-    """Return the probability that none of a vertex's out-edges is sampled, each with probability `reached`.
+    """Return the probability that none of a vertex's out-edges is sampled; each is with chance `reached`.
 
-    Only a fraction `fraction` of the edges can be sampled, o of them. Their ends are distinct: if m of n
-    vertices sample, the number of those among the o ends is hypergeometric, and a binomial distribution of 1
-    / (1 / o + 1 / m - 1 / n) trials has the same mean and variance. `correction` is 1 / m - 1 / n.
+    Only a fraction `fraction` of the edges, o edges, can be sampled. The ends of these edges are distinct: if
+    m of n vertices sample, the number of sampling vertices among the o ends is hypergeometric. A binomial
+    distribution of 1 / (1 / o + 1 / m - 1 / n) trials has the same mean and variance. `correction` is 1 / m -
+    1 / n.
     """
     trials_inverse = 1.0 / np.maximum(fraction, TINY) + out_degrees * correction
     chance = np.minimum(reached * trials_inverse, 1.0 - 1e-15)
@@ -139,7 +139,7 @@ def missed_chance(out_degrees: Floats, reached: Floats, fraction: Floats, correc
 def distinct_share(
     overlap: NeighborOverlap | None, fanouts: Sequence[int], arrival: int, drawn: float
 ) -> float:
-    """Return the share of samples that reach a new vertex, for a vertex that arrived at hop `arrival`."""
+    """Return the share of samples that reach new vertices, for a vertex that arrived at hop `arrival`."""
     if overlap is None:
         return 1.0
     sample = overlap.near if arrival == 1 else overlap.far
@@ -148,15 +148,15 @@ def distinct_share(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSizes:
-    """Sizes of one mini-batch."""
+    """Numbers of vertices and edges of one mini-batch."""
 
     vertices: tuple[float, ...]
-    """|V^0| .. |V^L|, targets last."""
+    """|V^0| .. |V^L|: numbers of vertices, targets last."""
     edges: tuple[float, ...]
-    """|E^1| .. |E^L|."""
+    """|E^1| .. |E^L|: numbers of edges."""
     walk_steps: float = 0.0
     scanned_edges: float = 0.0
-    """`walk_steps` and `scanned_edges`: work of sampling random-walk subgraphs, as in `Workload`."""
+    """Work of sampling random-walk subgraphs, together with `walk_steps`; see `Workload`."""
 
     def __post_init__(self) -> None:
         if len(self.vertices) != len(self.edges) + 1:
@@ -171,12 +171,12 @@ class BlockSizes:
 
     @property
     def row(self) -> tuple[float, ...]:
-        """All sizes in one sequence, the inverse of `from_row`."""
+        """All sizes as one sequence; `from_row` is the inverse."""
         return (*self.vertices, *self.edges, self.walk_steps, self.scanned_edges)
 
     @classmethod
     def from_row(cls, row: Sequence[float]) -> BlockSizes:
-        """Build sizes from one sequence, in the order of the property `row`."""
+        """Create sizes from one sequence in the order of the property `row`."""
         *blocks, walk_steps, scanned_edges = row
         layers = len(blocks) // 2
         return cls(
@@ -192,11 +192,11 @@ def expected_sizes(
     fanouts: Sequence[int],
     targets: float,
 ) -> BlockSizes:
-    """Return expected |V^l| and |E^l| of a mini-batch.
+    """Return the expected |V^l| and |E^l| of a mini-batch.
 
-    `fanouts` are the neighbors per vertex and layer, the targets' layer first; -1 for all. `targets` is
-    capped at the number of possible targets. Raises ValueError if a fan-out is neither -1 nor above 0, or
-    `targets` is negative.
+    `fanouts` contains the number of neighbors per vertex in each layer (-1 for all), starting with the
+    targets' layer. `targets` is limited to the number of possible targets. Raises ValueError if a fan-out is
+    neither -1 nor above 0, or `targets` is negative.
     """
     check_sampling(fanouts, targets)
     chances = target_chances(degrees, targets)
@@ -220,7 +220,7 @@ def check_sampling(fanouts: Sequence[int], targets: float) -> None:
 
 
 def target_chances(degrees: DegreeDistribution, targets: float) -> Floats:
-    """Return [C] probabilities of a vertex of each class to be a target."""
+    """Return the probability that a vertex of each class is a target: [C]."""
     weights = degrees.counts if degrees.target_counts is None else degrees.target_counts
     total = float(weights.sum())
     if total == 0:
@@ -232,12 +232,12 @@ def target_chances(degrees: DegreeDistribution, targets: float) -> Floats:
 def expected_bounded_subgraphs(
     degrees: DegreeDistribution, *, layers: int, hops: int, fanout: int, targets: float
 ) -> BlockSizes:
-    """Return expected |V^l| and |E^l| of a mini-batch of `layers` blocks, and the sampling work.
+    """Return the expected |V^l| and |E^l| of a mini-batch of `layers` blocks, and the sampling work.
 
-    Each subgraph grows from its target like a mini-batch with one target, `hops` deep, and each of its
-    vertices adds `fanout` neighbors. Of the edges between its vertices, the edges by which it grew are known,
-    and their reverses if they exist; the others are there by chance, since edges are assumed to depend only
-    on degrees. Raises ValueError if a number is negative.
+    Each subgraph grows from its target like a mini-batch with one target and `hops` layers, in which each
+    vertex adds `fanout` neighbors. The edges by which it grew are known, and so are their reverses if they
+    exist. Other edges between its vertices exist by chance, because edges are assumed to depend only on
+    degrees. Raises ValueError if a number is negative.
     """
     check_sampling([fanout], targets)
     growth = Growth(degrees, target_chances(degrees, 1.0))
@@ -252,7 +252,7 @@ def expected_bounded_subgraphs(
     grown = max(members - min(1.0, degrees.num_targets), 0.0) * (1.0 + degrees.reciprocity)
     by_chance = max(into - grown, 0.0) * max(out_of - grown, 0.0) / max(degrees.num_edges, 1)
     inner = min(grown + by_chance, into)
-    # Edges into the target: those by which its neighbors were added, and others by chance.
+    # Count the edges into the target: those by which its neighbors were added, and others by chance.
     chosen = target_chances(degrees, 1.0)
     sampled = degrees.in_degrees.clip(max=fanout)
     others = (degrees.in_degrees - sampled) * min(out_of / max(degrees.num_edges, 1), 1.0)
@@ -265,21 +265,21 @@ def expected_bounded_subgraphs(
     )
 
 
-# Replacement of zero sizes (layers without edges), whose logarithm is undefined.
+# Replacement for zero sizes (layers without edges), which have no logarithm.
 _ZERO = 1e-9
 
 
 class SizeCurves:
-    """Sizes at some numbers of targets, interpolated between them.
+    """Mini-batch sizes that are known for some numbers of targets, and interpolated for others.
 
     The logarithms of the sizes are monotone cubics in the logarithm of the targets (Fritsch and Butland, "A
     method for constructing local monotone piecewise cubic interpolants", SIAM Journal on Scientific and
     Statistical Computing 5, 1984): they follow the bend of saturating sizes and never decrease. Below the
-    smallest number of targets, sizes are proportional to the targets, since small mini-batches do not
-    overlap; above the largest, they continue with the last slope, at most in proportion to the targets.
+    smallest known number of targets, sizes are proportional to the targets, because small mini-batches do not
+    overlap. Above the largest, they continue with the last slope, at most in proportion to the targets.
 
-    `measured` maps numbers of targets (above 0) to sequences of sizes, all of the same length. Raises
-    ValueError if it is empty.
+    `measured` maps numbers of targets (above 0) to sequences of sizes, which must have the same length.
+    Raises ValueError if it is empty.
     """
 
     def __init__(self, measured: Mapping[float, Sequence[float]]) -> None:
@@ -312,8 +312,7 @@ class SizeCurves:
             proportional: NDArray[np.float64] = self._sizes[0] + (targets - positions[0])
             return proportional
         if right == len(positions):
-            # Limit the growth to the proportion of the targets: a steeper slope between two measurements is
-            # noise.
+            # Limit the growth to proportionality: a steeper slope between two measurements is noise.
             slopes = np.minimum(self._slopes[-1], 1.0)
             extrapolated: NDArray[np.float64] = self._sizes[-1] + slopes * (targets - positions[-1])
             return extrapolated
@@ -328,7 +327,7 @@ class SizeCurves:
 
 
 class SampledSizes:
-    """Measured block sizes at some numbers of targets (above 0), interpolated with `SizeCurves`.
+    """Block sizes that were measured for some numbers of targets (above 0), interpolated by `SizeCurves`.
 
     Raises ValueError if `measured` is empty, or the numbers of layers differ.
     """
@@ -347,7 +346,7 @@ class SampledSizes:
 
 
 def _slopes(positions: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return [n, sizes] slopes at the n known positions, limited so that the cubics do not overshoot."""
+    """Return the slopes at the n known positions, limited so that the cubics do not overshoot: [n, sizes]."""
     if len(positions) == 1:
         return np.ones_like(sizes)
     secants = np.diff(sizes, axis=0) / np.diff(positions)[:, None]

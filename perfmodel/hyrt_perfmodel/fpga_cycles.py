@@ -1,4 +1,4 @@
-"""Cycles of a task on the FPGA trainer by phase, and of its aggregate network in closed form."""
+"""Cycles of a task on the FPGA trainer by phase, with a closed form for its aggregation network."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ RUN_AHEAD = 3.0
 SPREAD = 2.5
 MEETING = 6.5
 _MAX_WINDOW = 1024
-# Latency from the duplicator to the gather unit: the scatter unit's register and the queue.
+# Latency from the duplicator to the gather unit, through the scatter unit's register and the queue.
 _FILL = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkLoad:
-    """Statistics of a layer's edges that determine the network's time."""
+    """Statistics of a layer's edges that determine the time in the network."""
 
     groups: float
     edges: float
-    """`groups` and `edges`: exact or expected counts."""
+    """Exact or expected number of edges; `groups` is that of groups."""
     bank_loads: tuple[tuple[float, ...], ...]
-    """[n][n + 1] fractions of groups with 0, 1, .. n edges to each bank, excluding edges in order."""
+    """Fraction of groups with 0, 1, .. n edges to each bank, excluding edges in order: [n][n + 1]."""
     spread: float
     """Variance of the number of edges per group, excluding edges in order."""
     bank_share: float
     row_share: float = 0.0
-    """`bank_share` and `row_share`: fractions of all edges into the busiest bank and the busiest row."""
+    """Fraction of all edges into the busiest row; `bank_share` is that into the busiest bank."""
     in_order: float = 0.0
-    """Fraction of edges whose row is one above the highest row so far. They visit the banks in turn, like the
-    transposed edges of a sampled block, whose sources are numbered in order of first occurrence. The other
-    edges are modeled as random."""
+    """Fraction of edges in order: their row is one above the highest row so far, so they visit the banks in
+    turn. In a sampled block, transposed edges are such, because sources are numbered in order of first
+    occurrence. The other edges are modeled as random."""
 
     def __post_init__(self) -> None:
         if not self.bank_loads or any(len(bank) != len(self.bank_loads) + 1 for bank in self.bank_loads):
@@ -82,7 +82,7 @@ class NetworkLoad:
     def from_edges(
         cls, destinations: NDArray[Any], pes: int, sources: NDArray[Any] | None = None
     ) -> NetworkLoad:
-        """Compute the statistics of an edge list; parameters and errors as in `edge_groups`."""
+        """Compute the statistics of an edge list. Parameters and errors are those of `edge_groups`."""
         rows = np.asarray(destinations)
         groups = edge_groups(rows, pes, sources)
         if len(rows) == 0:
@@ -116,8 +116,8 @@ class NetworkLoad:
     ) -> NetworkLoad:
         """Compute the statistics from expected counts.
 
-        `degrees` maps numbers of edges to the number of sources with as many. `bank_shares` [n] are the
-        fractions of all edges that lead to each bank; by default they are equal.
+        `degrees` maps a number of edges to the number of sources with so many edges. `bank_shares` [n]
+        contains the fractions of all edges that lead to each bank, which are equal by default.
         """
         sizes = [0.0] * pes
         for degree, count in degrees.items():
@@ -147,7 +147,7 @@ class NetworkLoad:
 
 
 def network_cycles_expected(load: NetworkLoad, chunks: int, design: FpgaDesign) -> float:
-    """Return the expected cycles of an aggregation of rows of `chunks` words.
+    """Return the expected cycles of an aggregation whose rows have `chunks` words.
 
     The queues let the duplicator run ahead of the busiest bank for a while. Groups are therefore processed in
     windows of w: per chunk, a window takes as many cycles as it has groups, or as its busiest bank has
@@ -190,11 +190,11 @@ def network_cycles_expected(load: NetworkLoad, chunks: int, design: FpgaDesign) 
 def edge_groups(
     destinations: NDArray[Any], pes: int, sources: NDArray[Any] | None = None
 ) -> NDArray[np.int64]:
-    """Return the duplicator's output: [groups, pes] int64 rows of each group's edges, padded with -1.
+    """Return the duplicator's output: result rows of each group's edges, [groups, pes] int64, padded with -1.
 
-    `destinations` [E] are the result rows of the edges in kernel order. A new group begins when the row in
-    `sources` [E] changes; without sources, all groups but the last are full. Raises ValueError if the arrays
-    differ in length, or `destinations` is not one-dimensional or contains negative rows.
+    `destinations` [E] contains the result rows of the edges in kernel order. A new group begins when the row
+    in `sources` [E] changes. Without `sources`, all groups but the last are full. Raises ValueError if the
+    arrays differ in length, or `destinations` is not one-dimensional or contains negative rows.
     """
     rows = np.asarray(destinations)
     if rows.ndim != 1:
@@ -226,7 +226,7 @@ def edge_groups(
 
 @lru_cache(maxsize=4096)
 def _pace(load: NetworkLoad, window: int) -> float:
-    """Return the cycles per chunk and group for a window size: mean of max(groups, largest load) / window."""
+    """Return the cycles per chunk and group: the mean of max(groups, largest load) / window."""
     pes, mean = load.pes, load.edges / load.groups
     length = window * pes + 1
     number = np.arange(pes + 1)
@@ -246,13 +246,13 @@ def _pace(load: NetworkLoad, window: int) -> float:
 
 
 def _sum_distribution(one: Floats, number: int, length: int) -> Floats:
-    """Return the [length] cumulative distribution of a sum of `number` values distributed as `one`."""
+    """Return the cumulative distribution of a sum of `number` values with distribution `one`: [length]."""
     total = np.fft.irfft(np.fft.rfft(one, length) ** number, length)
     return np.clip(np.cumsum(total), 0.0, 1.0)
 
 
 def _binomials(parts: Floats, share: float, pes: int) -> tuple[float, ...]:
-    """Return the fraction of groups with 0 .. n hits, for group sizes 1 .. n and hit probability `share`."""
+    """Return the fraction of groups with 0 .. n hits for group sizes 1 .. n and hit chance `share`."""
     fractions = [0.0] * (pes + 1)
     for size, fraction in enumerate(parts.tolist(), 1):
         for hits in range(size + 1):
@@ -262,36 +262,36 @@ def _binomials(parts: Floats, share: float, pes: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EdgeList:
-    """Edges in kernel order: sorted by source."""
+    """Edges in kernel order, which is sorted by source."""
 
     sources: NDArray[Any]
     destinations: NDArray[Any]
-    """[E] integers, result row of each edge; `sources` are the source rows."""
+    """Result row of each edge: [E] integers. `sources` contains the source rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSizes:
-    """One layer of a task. Counts may be expected values and need not be whole numbers."""
+    """Sizes of one layer of a task. Counts may be expected values, which need not be whole numbers."""
 
     rows: float
     """Number of destinations."""
     parts: int
-    """Rows of the combined matrix per destination: 2 if own row and aggregate are stored separately,
-    otherwise 1."""
+    """Number of rows of the combined matrix per destination: 2 if the self row and the aggregate are stored
+    separately, otherwise 1."""
     num_src: float
     in_width: int
     out_width: int
-    """`in_width` and `out_width`: values per source row and per output row."""
+    """Number of values per output row; `in_width` is that per source row."""
     edges: float
-    """Edges of the forward section, including those from the destinations' own rows."""
+    """Number of edges in the forward section, including those from self rows."""
     self_edges: float = 0.0
-    """Number of edges from the destinations' own rows."""
+    """Number of edges from self rows."""
     value_bytes: int = VALUE_BYTES
-    """Bytes per value of a source row that is read from memory."""
+    """Number of bytes per value of a source row that is read from memory."""
     forward: EdgeList | None = None
     backward: EdgeList | None = None
-    """`forward` and `backward`: the edge lists, if known. Otherwise statistics are derived from the counts:
-    edges beyond the first of a source are distributed geometrically, and sources beyond the destinations are
+    """`forward` and `backward` are the edge lists, if known. Otherwise, statistics follow from the counts: a
+    source's edges beyond the first are distributed geometrically, and sources that are no destinations are
     numbered in order of first occurrence."""
 
     def __post_init__(self) -> None:
@@ -313,7 +313,7 @@ class LayerSizes:
             return NetworkLoad.from_edges(self.forward.destinations, pes, self.forward.sources)
         new_rows = max(self.num_src - self.rows, 0.0)
         sampled = self.edges - self.self_edges
-        # Each row that is not a destination has at least one edge; all rows share the remaining edges.
+        # Each source that is not a destination has an edge, and all sources share the remaining edges.
         excess = max(sampled - new_rows, 0.0) / self.num_src if self.num_src else 0.0
         self_edges = self.self_edges / self.rows if self.rows else 0.0
         degrees: dict[int, float] = {}
@@ -342,9 +342,9 @@ class LayerSizes:
         )
 
     def _bank_shares(self, pes: int) -> list[float] | None:
-        """Return each bank's share of edges; None for equal shares.
+        """Return each bank's share of the edges, or None if all shares are equal.
 
-        With two parts, even banks hold own rows and odd banks hold aggregates.
+        With two parts, even banks contain self rows and odd banks contain aggregates.
         """
         if self.parts == 1 or pes % 2 or self.edges == 0:
             return None
@@ -354,7 +354,7 @@ class LayerSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskShape:
-    """Layers of a task, input layer first, and the classes of its targets."""
+    """Layers of a task, input layer first, and the number of classes of its targets."""
 
     layers: tuple[LayerSizes, ...]
     classes: int
@@ -372,7 +372,7 @@ class TaskShape:
 
     @classmethod
     def from_workload(cls, workload: Workload) -> TaskShape:
-        """Derive the shape from expected sizes; each destination's own row counts as an edge."""
+        """Derive the shape from expected sizes. Each destination's self row counts as an edge."""
         layers = tuple(
             LayerSizes(
                 rows=workload.vertices[layer],
@@ -390,12 +390,12 @@ class TaskShape:
 
 
 def _value_bytes(workload: Workload) -> int:
-    """Return the bytes per input value; the rest of a row is its quantization scale."""
+    """Return the bytes per input value, without the quantization scale of the row."""
     return next((size for size in (4, 2) if workload.dense_row_bytes >= size * workload.features[0]), 1)
 
 
 def _geometric(mean: float) -> Mapping[int, float]:
-    """Return probabilities of 0, 1, .. with this mean; the last entry includes the tail."""
+    """Return geometric probabilities of 0, 1, .. with a given mean; the last entry includes the tail."""
     ratio = mean / (1.0 + mean)
     probabilities = {}
     remaining = 1.0
@@ -409,7 +409,7 @@ def _geometric(mean: float) -> Mapping[int, float]:
 
 
 def _add_even(degrees: dict[int, float], rows: float, edges: float) -> None:
-    """Distribute edges over rows as evenly as whole numbers allow."""
+    """Add rows to `degrees` that share `edges` edges as evenly as whole numbers allow."""
     if rows <= 0:
         return
     quotient = floor(edges / rows)
@@ -424,31 +424,31 @@ _WORD_BYTES = LANES * VALUE_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCycles:
-    """Cycles of a layer."""
+    """Cycles of the phases of a layer."""
 
     aggregate: float
     update: float
-    """`aggregate` and `update`: forward pass."""
+    """Cycles of the update in the forward pass; `aggregate` is that of the aggregation."""
     backward: float
-    """Gradient of the combined rows and its aggregation; 0 for the first layer."""
+    """Cycles of the gradient of the combined rows and its aggregation; 0 for the first layer."""
     weight_gradient: float
-    """Weight gradient, including the mask of the layer's output."""
+    """Cycles of the weight gradient, including the mask of the layer's output."""
     memory: float
-    """Cycles to move the layer's bytes at the effective memory rate, which the other counts include."""
+    """Cycles in which the memory moves the layer's bytes, which the other counts include."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCycles:
-    """Cycles of a task."""
+    """Cycles of the phases of a task."""
 
     layers: tuple[LayerCycles, ...]
-    """Cycles per layer, input layer first."""
+    """Cycles of each layer, input layer first."""
     loss: float
-    """Softmax, its gradient, and the count of correct predictions."""
+    """Cycles of softmax, its gradient, and the count of correct predictions."""
     pipelined: bool
     """Whether aggregation and update of a layer overlap in the forward pass."""
     assumed: frozenset[str]
-    """Design fields not confirmed by a build or a board."""
+    """Names of the design's fields that no build or board has confirmed."""
 
     @property
     def forward(self) -> float:
@@ -468,10 +468,10 @@ class TaskCycles:
 def task_cycles(shape: TaskShape, design: FpgaDesign, *, pipelined: bool = False) -> TaskCycles:
     """Return the expected cycles of a task.
 
-    Sequential phases of the kernel of `hyrt_hls` are added: aggregation and update of each layer forward; the
-    loss; for each layer backward the mask, the weight gradient, and above the first layer the gradient of the
-    combined rows and its aggregation over the transposed edges. A phase takes as long as the slowest of its
-    concurrent parts:
+    The phases of the kernel of `hyrt_hls` run one after the other: forward, the aggregation and update of
+    each layer; the loss; and backward, for each layer the mask, the weight gradient, and except in the first
+    layer the gradient of the combined rows and its aggregation over the transposed edges. A phase takes as
+    long as the slowest of its concurrent parts:
 
         aggregation      the network; reading its edges, one per cycle (or per interval of the design);
                          memory traffic (layer 1 feature rows once, in whole words; edges)
@@ -482,7 +482,7 @@ def task_cycles(shape: TaskShape, design: FpgaDesign, *, pipelined: bool = False
                          of the layer stream through
 
     `pipelined=True` is the paper's form: aggregation and update of a layer overlap in the forward pass, and
-    the longer one counts (equation 10). The kernel does not overlap them; docs/fpga.md explains why.
+    the longer one counts (equation 10). In the kernel, they do not overlap; docs/fpga.md explains why.
 
     Not counted: latencies of loops and of starting processes (tens of cycles per region), and refresh and
     turn-around of the memory beyond `ddr_efficiency`.
@@ -529,10 +529,9 @@ def _layer_cycles(layer: LayerSizes, design: FpgaDesign, *, first: bool) -> Laye
 
 
 def _aggregate(load: NetworkLoad, rows: float, chunks: int, read_bytes: float, design: FpgaDesign) -> float:
-    """Return the cycles of an aggregation, after clearing the sums (one word per bank and cycle)."""
+    """Return the cycles of an aggregation, including clearing the sums (one word per bank and cycle)."""
     clear = _blocks(rows, design.pes) * chunks
-    # At a network interval of 2, the adder hazard is already counted in iterations, so all cycles are
-    # doubled.
+    # If the interval of the network is 2, iterations already count the adder hazard, so all cycles double.
     network = network_cycles_expected(load, chunks, design) * design.network_ii
     return clear + max(network, load.edges * design.edge_ii, read_bytes / design.ddr_bytes_per_cycle)
 
@@ -540,9 +539,9 @@ def _aggregate(load: NetworkLoad, rows: float, chunks: int, read_bytes: float, d
 def _product(
     rows: float, parts: int, chunks: int, columns: int, design: FpgaDesign, *, transposed: bool
 ) -> float:
-    """Return the cycles of [rows, parts * chunks * LANES] times [parts * chunks * LANES, columns].
+    """Return the cycles of the product [rows, parts * chunks * LANES] x [parts * chunks * LANES, columns].
 
-    The loading of panels is included.
+    These include loading the panels.
     """
     if rows <= 0:
         return 0.0
@@ -562,7 +561,7 @@ def _product(
 def _weight_gradient(layer: LayerSizes, design: FpgaDesign) -> float:
     """Return the cycles of a weight gradient.
 
-    Tiles cover weight rows and the bias row; layer rows are the steps.
+    The tiles cover the weight rows and the bias row, and the steps are the rows of the layer.
     """
     if layer.rows <= 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""Parameters of an FPGA trainer build, and the cycles of its systolic array."""
+"""Parameters of an FPGA trainer, and the cycles of its systolic array."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from hyrt_perfmodel.validation import Count, NonNegative, Positive, check_numbers
 
 LANES = 16
-"""Values per word: a row is aggregated in chunks of this size."""
+"""Number of values per word; rows are aggregated in chunks of this size."""
 VALUE_BYTES = 4
 EDGE_BYTES = 16
 _MAX_PES = 64
@@ -18,33 +18,33 @@ _MEASURED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FpgaDesign:
-    """One compute unit of the trainer on an FPGA.
+    """Design of one compute unit of the FPGA trainer.
 
     Raises ValueError for an invalid size or rate, an efficiency above 1, or an unknown name in `assumed`.
     """
 
     pes: Count = 8
-    """n: number of scatter units and of gather units in the aggregate network; at most 64."""
+    """Number of scatter units and of gather units in the aggregation network (n), at most 64."""
     mac_rows: Count = 32
     mac_cols: Count = 64
-    """Columns of the systolic array, in cells of LANES columns; with `mac_rows` rows, m is their product."""
+    """Number of columns of the systolic array, in cells of LANES columns; m is `mac_rows` times this."""
     fifo_depth: Count = 32
-    """Capacity of each of the n x n queues, in messages."""
+    """Capacity of each of the n x n queues in messages."""
     adder_latency: Count = 7
-    """Cycles from reading a sum until the updated sum can be read."""
+    """Number of cycles between reading a sum and being able to read the updated sum."""
     clock_hz: Positive = 300e6
     update_ii: Count = 1
-    """Cycles between two operands of a multiply-accumulate of the array."""
+    """Number of cycles between two operands of a multiply-accumulate unit of the array."""
     network_ii: Count = 1
     edge_ii: Count = 1
-    """Cycles between two edge reads; `network_ii`: between two words of the network's slowest unit."""
+    """Number of cycles between two edge reads; `network_ii` is that between two words of the network."""
     ddr_bytes_per_s: Positive = 77e9
     ddr_efficiency: Positive = 0.8
-    """Fraction of the peak memory bandwidth `ddr_bytes_per_s` that bursts reach."""
+    """Fraction of the peak memory bandwidth, `ddr_bytes_per_s`, that bursts reach."""
     launch_s: NonNegative = 1e-4
-    """Fixed cost of starting a task."""
+    """Fixed cost of starting a task in seconds."""
     assumed: frozenset[str] = _MEASURED
-    """Names of fields not yet confirmed by a build or a board; a build report removes names."""
+    """Names of the fields that no build or board has confirmed; build reports remove names."""
 
     def __post_init__(self) -> None:
         check_numbers("FPGA design", self)
@@ -61,40 +61,39 @@ class FpgaDesign:
 
     @property
     def macs(self) -> int:
-        """m: number of multiply-accumulates in the array."""
+        """Number of multiply-accumulate units in the array (m)."""
         return self.mac_rows * self.mac_cols
 
     @property
     def mac_cells(self) -> int:
-        """Columns of cells in the array; a cell is LANES multiply-accumulates (one word) wide."""
+        """Number of columns of cells in the array. A cell has LANES multiply-accumulate units (one word)."""
         return num_chunks(self.mac_cols)
 
     @property
     def ddr_bytes_per_cycle(self) -> float:
-        """Bytes that bursts transfer per kernel cycle."""
+        """Number of bytes that bursts transfer per kernel cycle."""
         return self.ddr_bytes_per_s * self.ddr_efficiency / self.clock_hz
 
 
 def num_chunks(width: int) -> int:
-    """Return the words of a row of `width` values."""
+    """Return the number of words in a row of `width` values."""
     return -(-width // LANES)
 
 
 def row_words(width: int, value_bytes: int) -> int:
-    """Return the memory words of a feature row: whole chunks, several of which may share a word."""
+    """Return the memory words of a feature row, which consists of chunks that may share a word."""
     return -(-num_chunks(width) * value_bytes // VALUE_BYTES)
 
 
 FOLD_STEPS = 36
-"""Steps to add up the partial sums (kernels/systolic.hpp).
+"""Number of steps that add up the partial sums (kernels/systolic.hpp).
 
-Each multiply-accumulate keeps 8 partial sums and uses them in turn, so that one addition starts per cycle
-although an addition takes several; three halvings of 12 steps reduce the partial sums to one.
-"""
+Each multiply-accumulate unit uses 8 partial sums in turn, so that an addition starts in each cycle although
+it takes several cycles. Three halvings of 12 steps each reduce the partial sums to one."""
 
 
 def systolic_cycles(rows: int, k: int, cols: int, design: FpgaDesign, *, overlapped: bool = False) -> int:
-    """Return the cycles of the product of [rows, k] and [k, cols] without draining; 0 if a size is 0.
+    """Return the cycles of the product [rows, k] x [k, cols] without draining, or 0 if a size is 0.
 
     The array is output stationary: R x C cells, each of which sums LANES values of an output tile. R is
     `FpgaDesign.mac_rows`, C is `mac_cells`. A value of the left matrix enters at the left of its row and
@@ -126,5 +125,5 @@ def num_tiles(rows: int, cols: int, design: FpgaDesign) -> int:
 
 
 def drain_cycles(design: FpgaDesign) -> int:
-    """Return the cycles between a tile's last operands and the next tile's first."""
+    """Return the cycles between the last operands of a tile and the first operands of the next tile."""
     return FOLD_STEPS * design.update_ii + design.mac_rows

@@ -1,4 +1,4 @@
-"""Degrees of heterogeneous graphs per relation, and expected sizes of their mini-batches."""
+"""Degrees of heterogeneous graphs by relation, and expected sizes of their mini-batches."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ class RelationDegrees:
 
     source: int
     destination: int
-    """`source` and `destination`: type numbers."""
+    """Type number of the destinations; `source` is that of the sources."""
     in_degrees: Floats
-    """[C_destination] float64, mean in-degree in the relation per class."""
+    """Mean in-degree of each class in the relation: [C_destination] float64."""
     out_degrees: Floats
-    """[C_source] float64, mean out-degree in the relation per class. Degrees are Poisson distributed around
-    the mean of their class, as in a random graph.
-    """
+    """Mean out-degree of each class in the relation: [C_source] float64. Degrees are Poisson distributed
+    around the mean of their class, as in a random graph."""
     reverse: int | None = None
     """Index of the relation with the same edges in reverse, if there is one."""
 
@@ -42,18 +41,18 @@ class RelationDegrees:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeteroDegrees:
-    """Classes of the vertices of each type, and the relations between them.
+    """Degree classes of the vertices of each type, and the relations between types.
 
     Edges of a relation depend only on the degrees in that relation.
     """
 
     counts: tuple[Floats, ...]
-    """[T] of [C_t] float64, vertices per class of each type."""
+    """Number of vertices in each class of each type: [T] of [C_t] float64."""
     relations: tuple[RelationDegrees, ...]
     target: int
-    """Type of the targets."""
+    """Number of the targets' type."""
     num_targets: float
-    """Number of possible targets, which are assumed to be like the other vertices of their type."""
+    """Number of possible targets, which are assumed to be typical vertices of their type."""
 
     def __post_init__(self) -> None:
         for relation in self.relations:
@@ -67,12 +66,12 @@ class HeteroDegrees:
 
     @property
     def num_vertices(self) -> list[float]:
-        """[T] vertices per type."""
+        """Number of vertices of each type: [T]."""
         return [float(counts.sum()) for counts in self.counts]
 
     @property
     def num_edges(self) -> list[float]:
-        """[R] edges per relation."""
+        """Number of edges of each relation: [R]."""
         return [float(self.counts[relation.destination] @ relation.in_degrees) for relation in self.relations]
 
 
@@ -84,17 +83,17 @@ def assumed_relations(
     num_targets: int,
     sigma: float = 1.2,
 ) -> HeteroDegrees:
-    """Assume log-normal degrees, for a heterogeneous graph of known size.
+    """Return log-normal degrees for a heterogeneous graph of known size.
 
-    `counts` are the [T] vertices per type, `relations` the [R] source types, destination types and numbers of
-    edges, `target` the type of the targets. A vertex with many edges of one relation has proportionally many
-    edges of the others.
+    `counts` [T] contains the number of vertices of each type, and `relations` [R] the source type,
+    destination type and number of edges of each relation. `target` is the type of the targets. A vertex with
+    many edges of one relation has proportionally many edges of the others.
     """
     distributions = [DegreeDistribution.assumed(count, count, sigma=sigma) for count in counts]
     class_counts = [distribution.counts for distribution in distributions]
 
     def degrees(number: int, edges: int) -> Any:
-        # In-degree distribution for one edge per vertex, scaled to `edges`.
+        # Scale the in-degree distribution, which has one edge per vertex, to `edges` edges.
         return distributions[number].in_degrees * (edges / counts[number])
 
     return HeteroDegrees(
@@ -113,7 +112,7 @@ def assumed_relations(
     )
 
 
-# Above this mean, three points approximate the degree distribution (Gauss-Hermite); below it, it is exact.
+# Above this mean, three points (Gauss-Hermite) approximate the degree distribution; below, it is exact.
 _MAX_EXACT_MEAN = 40.0
 _POINTS = (-math.sqrt(3.0), 0.0, math.sqrt(3.0))
 _POINT_SHARES = (1 / 6, 2 / 3, 1 / 6)
@@ -122,15 +121,15 @@ _POINT_SHARES = (1 / 6, 2 / 3, 1 / 6)
 def expected_relation_sizes(
     degrees: HeteroDegrees, fanouts: Sequence[Sequence[int]], targets: float
 ) -> RelationSizes:
-    """Return the expected sizes of a mini-batch, by type and relation.
+    """Return the expected sizes of a mini-batch by type and relation.
 
-    As in `hyrt_perfmodel.expected_sizes`, a vertex is outside a mini-batch unless it is a target, or an
-    end of one of its edges was present and sampled it, and ends are independent, as in a tree. Degrees in a
-    relation are distributed around their means as in a random graph: an edge's end then has as many further
-    edges as any vertex of its class, so the probability that it was reached another way needs no correction.
+    As in `hyrt_perfmodel.expected_sizes`, a vertex is in a mini-batch if it is a target, or if the end of one
+    of its edges was present and sampled it, and ends are independent, as in a tree. Degrees in a relation are
+    distributed around their means as in a random graph. The end of an edge then has as many further edges as
+    any vertex of its class, so the probability that it was reached in another way needs no correction.
 
-    `fanouts` are [L][R] neighbors per vertex along each relation, the targets' layer first; -1 for all, 0 for
-    none. `targets` is capped at the number of possible targets.
+    `fanouts` [L][R] contains the number of neighbors per vertex along each relation, starting with the
+    targets' layer; -1 means all, 0 none. `targets` is limited to the number of possible targets.
     """
     growth = _RelationGrowth(degrees, targets)
     vertices, runs, edges = [growth.present], [], []
@@ -143,13 +142,13 @@ def expected_relation_sizes(
 
 
 class _RelationGrowth:
-    """Vertices of a mini-batch, hop by hop from the targets."""
+    """Expected vertices of a mini-batch, which grows from the targets hop by hop."""
 
     def __init__(self, degrees: HeteroDegrees, targets: float) -> None:
         self._degrees = degrees
         size = float(degrees.counts[degrees.target].sum())
         chance = min(targets, degrees.num_targets) / max(size, TINY)
-        # Probability of being absent, [T] of [C_t]; and per hop of arrival, of having arrived at that hop.
+        # Probability of being absent, [T] of [C_t], and by hop of arrival, of having arrived at this hop.
         self._not_target = [
             np.full(len(counts), 1.0 - chance * (number == degrees.target))
             for number, counts in enumerate(degrees.counts)
@@ -157,22 +156,22 @@ class _RelationGrowth:
         self._absent = self._not_target
         self._arrived = [[1.0 - item for item in self._not_target]]
         self._degrees_of_edges = [_SizeBiasedDegrees(item) for item in degrees.relations]
-        # Per relation, the probability that an edge has been sampled.
+        # Probability that an edge of each relation has been sampled.
         self._picked = [0.0] * len(degrees.relations)
 
     @property
     def present(self) -> tuple[float, ...]:
-        """[T] present vertices."""
+        """Expected number of present vertices of each type: [T]."""
         pairs = zip(self._degrees.counts, self._absent, strict=True)
         return tuple(float(counts @ (1.0 - absent)) for counts, absent in pairs)
 
     def grow(self, fanouts: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Add a layer with the last fan-outs of `fanouts`; return its expected numbers of segments and edges,
-        [R] each.
+        """Add a layer with the last fan-outs of `fanouts`, and return its expected segments [R] and edges
+        [R].
         """
         degrees, present = self._degrees, self.present
         runs, edges, reached = [], [], []
-        # Per degree class, the log-probability that a vertex was not sampled.
+        # Log-probability that a vertex of each degree class was not sampled.
         missed = [np.zeros(len(counts)) for counts in degrees.counts]
         for number, relation in enumerate(degrees.relations):
             counts = degrees.counts[relation.destination]
@@ -180,7 +179,7 @@ class _RelationGrowth:
             absent = self._absent[relation.destination]
             scatter = self._degrees_of_edges[number]
             # A vertex that was reached over the reverse relation has at least one edge of this relation, and
-            # therefore more edges on average than other vertices of its class.
+            # therefore more edges than other vertices of its class on average.
             reverse_chance = 0.0 if relation.reverse is None else self._picked[relation.reverse]
             sampled_chance = relation.in_degrees * scatter.sampled_chance(
                 relation_fanouts[-1], absent, reverse_chance
@@ -210,9 +209,10 @@ class _RelationGrowth:
 
 
 def _log_missed(out_degrees: Floats, picked: float, num_sampling: float, total: float) -> Floats:
-    """Return [C] log probabilities that none of a vertex's out-edges is sampled, each with one probability.
+    """Return the log-probability of each class that none of a vertex's out-edges is sampled: [C].
 
-    Of the `total` possible ends of edges, only `num_sampling` sample, each at most one edge.
+    Each edge is sampled with probability `picked`. Of the `total` possible ends, only `num_sampling` sample,
+    each at most one edge.
     """
     spread, hits = distinct_correction(num_sampling, total), out_degrees * min(picked, 1.0)
     if spread == 0:
@@ -222,7 +222,7 @@ def _log_missed(out_degrees: Floats, picked: float, num_sampling: float, total: 
 
 
 class _SizeBiasedDegrees:
-    """Degrees of a relation's destinations, seen from an edge: [C, Q] values and probabilities."""
+    """Degrees of a relation's destinations as seen from an edge: values and probabilities, [C, Q] each."""
 
     def __init__(self, relation: RelationDegrees) -> None:
         means = relation.in_degrees[:, None]
@@ -240,37 +240,37 @@ class _SizeBiasedDegrees:
         width = max(len(small_degrees), len(_POINTS))
         padded, shares = np.ones((len(means), width)), np.zeros((len(means), width))
         padded[:, : len(_POINTS)], shares[:, : len(_POINTS)] = points, _POINT_SHARES
-        # A vertex at the end of an edge has that edge, and as many further edges as any vertex.
+        # A vertex at the end of an edge has this edge, and as many further edges as any vertex.
         self._values = 1.0 + np.where(is_large, padded, small_degrees)
         self._shares = np.where(is_large, shares, exact)
         self._means = relation.in_degrees
 
     def sampled_chance(self, fanout: int, absent: Floats, picked: float) -> Floats:
-        """Return [C] probabilities that an edge's end is present and samples the edge among `fanout`.
+        """Return the probability of each class that an edge's end is present and samples the edge: [C].
 
         `absent` [C] is the probability that a vertex of each class is absent. `picked` is the probability
-        that the end is present because of the reverse of one of these edges; 0 for none.
+        that the end is present because of the reverse of one of these edges, or 0.
         """
         share = np.ones_like(self._values) if fanout < 0 else np.minimum(1.0, fanout / self._values)
         chance: Floats = (share * (1.0 - self._absent(absent, picked)) * self._shares).sum(1)
         return chance
 
     def with_edges(self, absent: Floats, picked: float) -> Floats:
-        """Return [C] probabilities that a vertex is present and has an edge; see `sampled_chance`."""
+        """Return the probability of each class that a vertex is present and has an edge: [C]."""
         others = absent * np.exp(np.minimum(self._means * picked, 600.0))
         none = np.exp(-self._means) * (1.0 - np.minimum(others, 1.0))
         chance: Floats = np.maximum(1.0 - absent - none, 0.0)
         return chance
 
     def _absent(self, absent: Floats, picked: float) -> Floats:
-        """Return [C, Q] probabilities that a vertex with that many edges is absent."""
+        """Return the probability that a vertex with each number of edges is absent: [C, Q]."""
         log = np.log(np.maximum(absent, TINY)) + self._means * picked
         missed = np.log1p(-min(picked, 1.0 - 1e-12)) * self._values
         chance: Floats = np.minimum(np.exp(log[:, None] + missed), 1.0)
         return chance
 
     def sampled_once(self, fanouts: Sequence[int]) -> Floats:
-        """Return [C] probabilities that an edge is sampled in at least one of several layers."""
+        """Return the probability of each class that an edge is sampled in at least one layer: [C]."""
         missed = np.ones_like(self._values)
         for fanout in fanouts:
             share = np.ones_like(self._values) if fanout < 0 else np.minimum(1.0, fanout / self._values)

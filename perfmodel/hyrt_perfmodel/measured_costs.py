@@ -1,4 +1,4 @@
-"""Measured host costs: tables of sampling and loading, rates of full-graph steps and of chunks."""
+"""Measured costs of the host: tables for sampling and loading, and rates of full-graph steps and chunks."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class LoadCost:
     """Cost of loading random rows of a matrix with a number of threads."""
 
     form: LoadForm
-    """Input form: `rows` are copied, `aggregated` rows are summed, `sparse` rows are copied without zeros."""
+    """Input form: `rows` (copied), `aggregated` (summed), or `sparse` (copied without zeros)."""
     model: str = ""
-    """Kind of model whose aggregation this is, since its edge weights add cost; empty for rows."""
+    """Kind of model for whose aggregation this is the cost, which depends on edge weights; empty for rows."""
     matrix_bytes: Positive
-    """Size of the feature matrix; matrices that fit in a cache are read faster."""
+    """Size of the feature matrix in bytes. Matrices that fit in a cache are read faster."""
     threads: Count
     row_s: NonNegative
-    """Cost per row, independent of width."""
+    """Cost per row, independent of the width."""
     gb_s: Positive
-    """Row bandwidth, in 1e9 bytes per second."""
+    """Bandwidth of rows in 1e9 bytes per second."""
     launch_s: NonNegative = 0.0
     """Fixed cost per mini-batch."""
 
@@ -35,7 +35,7 @@ class LoadCost:
         check_numbers("loading", self)
 
     def seconds(self, rows: float, row_bytes: float) -> float:
-        """Return the seconds to load `rows` rows."""
+        """Return the time in seconds to load `rows` rows."""
         return self.launch_s + rows * (self.row_s + row_bytes / (self.gb_s * 1e9))
 
 
@@ -44,10 +44,10 @@ class SampleCost:
     """Cost of sampling mini-batches of one size from a graph with a number of threads."""
 
     renumbers: bool
-    """Whether input vertices are deduplicated and numbered; not needed for aggregated or in-place input."""
+    """Whether input vertices are deduplicated and numbered, which aggregated or in-place input avoids."""
     graph_bytes: Positive
     edges: Positive
-    """Sampled edges per mini-batch."""
+    """Number of sampled edges per mini-batch."""
     threads: Count
     edges_per_s: Positive
 
@@ -62,9 +62,9 @@ class WalkCost:
     graph_bytes: Positive
     threads: Count
     step_s: NonNegative
-    """Cost per walk step, including deduplicating and numbering the visited vertices."""
+    """Cost per walk step, including the deduplication and numbering of visited vertices."""
     scan_s: NonNegative
-    """Cost per incoming edge of the subgraph's vertices, scanned to find the edges inside."""
+    """Cost per in-edge of the subgraph's vertices, all of which are scanned to find the edges inside."""
     launch_s: NonNegative = 0.0
     """Fixed cost per mini-batch."""
 
@@ -81,13 +81,13 @@ class SparseCost:
     """Cost of multiplying sparse rows by weights and of the weight gradient, with a number of threads."""
 
     product_width: Positive
-    """Columns of the product."""
+    """Number of columns of the product."""
     weight_bytes: Positive
-    """Size of the weights; weight rows that fit in a cache are read faster."""
+    """Size of the weights in bytes. Weights that fit in a cache are read faster."""
     threads: Count
     macs_per_s: Positive
     weight_s: NonNegative
-    """Cost per weight of transposing the matrix, and of clearing and transposing its gradient."""
+    """Cost per weight, for transposing the matrix, and for clearing and transposing its gradient."""
 
     def __post_init__(self) -> None:
         check_numbers("sparse", self)
@@ -105,7 +105,7 @@ def load_seconds(
 ) -> float:
     """Return the time to load rows, interpolated in the logarithms of matrix size and threads.
 
-    Values outside the measured range take the nearest measurement. Raises ValueError if the form was not
+    Outside the measured range, the nearest measurement is used. Raises ValueError if the form was not
     measured.
     """
     entries = [entry for entry in table if entry.form == form and entry.model in ("", model)]
@@ -125,7 +125,7 @@ def load_seconds(
 def edges_per_second(
     table: Sequence[SampleCost], *, renumbers: bool, graph_bytes: float, edges: float, threads: int
 ) -> float:
-    """Return sampled edges per second, interpolated over graph sizes, mini-batch sizes and threads."""
+    """Return the sampled edges per second, interpolated by graph size, mini-batch size and threads."""
 
     def by_edges(entries: Sequence[SampleCost]) -> float:
         return interpolate(edges, {entry.edges: entry.edges_per_s for entry in entries})
@@ -161,8 +161,8 @@ def sparse_seconds(
 ) -> float:
     """Return the time of a sparse product and its gradient, interpolated as in `load_seconds`.
 
-    `macs` counts the multiply-accumulates of both, `weights` the weights of all products, and `weight_bytes`
-    the bytes of one product's weights.
+    `macs` is the number of multiply-accumulates of both, `weights` the number of weights of all products, and
+    `weight_bytes` the size of one product's weights.
     """
 
     def by_weights(entries: Sequence[SparseCost]) -> float:
@@ -186,7 +186,7 @@ def _grouped(
 
 
 def interpolate(x: float, points: dict[float, float]) -> float:
-    """Interpolate linearly in the logarithms of x and y; outside the points, return the nearest value."""
+    """Interpolate linearly in the logarithms of x and y. Outside the points, return the nearest value."""
     xs = sorted(points)
     if x <= xs[0]:
         return points[xs[0]]
@@ -205,18 +205,18 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherCost:
-    """Cost of reading rows of a matrix along the edges of a random graph, and of combining the rows."""
+    """Cost of reading a matrix's rows along the edges of a random graph and of combining the rows."""
 
     kind: GatherKind
-    """Reduction. Maximum is not measured: it costs as much as a sum, and twice as many rows backward."""
+    """Reduction. The maximum is not measured: it costs the same as a sum, with twice the rows backward."""
     back: bool
-    """Whether this is a backward pass; always False for sums, which cost the same in both directions."""
+    """Whether this is the cost of a backward pass; False for sums, which cost the same in both directions."""
     matrix_bytes: Positive
-    """Size of the matrix; matrices that fit in a cache are read faster."""
+    """Size of the matrix in bytes. Matrices that fit in a cache are read faster."""
     row_s: NonNegative
-    """Cost per row, independent of width."""
+    """Cost per row, independent of the width."""
     gb_s: Positive
-    """Row bandwidth, in 1e9 bytes per second."""
+    """Bandwidth of rows in 1e9 bytes per second."""
 
     def __post_init__(self) -> None:
         check_numbers("whole_graph: reads", self)
@@ -224,12 +224,12 @@ class GatherCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopCost:
-    """Cost of the edge loops that are compiled for a kind of model, the same forward and backward."""
+    """Cost of the edge loops that are compiled for a kind of model, which is equal in both directions."""
 
     edge_s: NonNegative
-    """Cost per edge, independent of message width."""
+    """Cost per edge, independent of the message width."""
     value_s: NonNegative
-    """Cost per message column."""
+    """Additional cost per column of a message."""
 
     def __post_init__(self) -> None:
         check_numbers("whole_graph: loops", self)
@@ -237,30 +237,29 @@ class LoopCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullGraphRates:
-    """Rates of full-graph steps with all cores; with fewer threads, time grows in proportion."""
+    """Rates of full-graph steps on all cores. With fewer threads, the time grows in inverse proportion."""
 
     threads: Count
     reads: tuple[GatherCost, ...]
     mask_s: NonNegative
-    """Cost of the attention mask per edge and head."""
+    """Cost of an attention mask per edge and head."""
     call_s: NonNegative
     """Fixed cost of one pass over a chunk of rows."""
     macs_per_s: Unbounded
     values_per_s: Unbounded
-    """Values per second that row-wise passes read and write."""
+    """Number of values that row-wise passes read and write per second."""
     loops: Mapping[str, LoopCost] = field(default_factory=dict)
-    """Loop costs per measured kind of model; the four kinds with hand-written operators have no entry."""
+    """Loop costs by measured kind of model, without the four kinds that have hand-written operators."""
 
     looped: Mapping[str, float] = field(default_factory=dict)
-    """Time of the compiled loops used in chunked training relative to these operators, per reduction: `sum`,
-    `max`, `attention`, and `attention back` for its gradients. Empty if not measured.
-    """
+    """Time of the compiled loops that training in chunks uses, relative to these operators, by reduction:
+    `sum`, `max`, `attention`, and `attention back` for its gradients. Empty if not measured."""
 
     def __post_init__(self) -> None:
         check_numbers("whole_graph", self)
 
     def covers(self, step: FullGraphStep, model: str) -> bool:
-        """Return whether every gather in a step of a kind of model was measured."""
+        """Return whether the costs of all gathers in a step of a kind of model were measured."""
         return model in self.loops or all(reads.kind != "loops" for reads in step.reads)
 
     def reads_s(self, reads: Sequence[EdgeReads], threads: int, model: str = "") -> float:
@@ -268,7 +267,7 @@ class FullGraphRates:
         return sum(self._read_s(item, model) for item in reads) * self.threads / threads
 
     def loop_reads_s(self, reads: Sequence[EdgeReads], threads: int, model: str = "") -> float | None:
-        """Return the time to gather with compiled loops, as in chunks; None if not measured."""
+        """Return the time to gather with compiled loops, as in chunks, or None if it was not measured."""
         total = 0.0
         for item in reads:
             reduction = f"{item.kind} back" if item.kind == "attention" and item.is_backward else item.kind
@@ -288,11 +287,11 @@ class FullGraphRates:
             cost = self.loops[model]
             return reads.rows * (cost.edge_s + reads.width * cost.value_s)
         kind: GatherKind = "sum" if reads.kind == "max" else reads.kind
-        # The backward pass of a maximum reads the gradient row and the winning source of each column.
+        # The backward pass of a maximum reads the gradient row and each column's winning source.
         rows = reads.rows * (2 if reads.kind == "max" and reads.is_backward else 1)
         row_s = self._row_s(kind, reads.is_backward, reads.sources, reads.width)
         seconds = rows * (row_s + reads.masked_heads * self.mask_s)
-        # An edge that is skipped still costs a lookup of its endpoint: one value per vertex.
+        # A skipped edge still costs a lookup of its end point: one value per vertex.
         return seconds + (
             reads.num_skipped * self._row_s("sum", False, reads.sources, 1) if reads.num_skipped else 0.0
         )
@@ -314,14 +313,14 @@ _PIECE_VALUES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkReadCost:
-    """Cost of reading rows along edges and summing them by destination."""
+    """Cost of reading rows along edges and adding up the rows of each destination."""
 
     matrix_bytes: Positive
-    """Size of the source matrix; matrices that fit in a cache are read faster."""
+    """Size of the source matrix in bytes. Matrices that fit in a cache are read faster."""
     edge_s: NonNegative
-    """Cost per edge, independent of row width."""
+    """Cost per edge, independent of the row width."""
     gb_s: Positive
-    """Row bandwidth, in 1e9 bytes per second."""
+    """Bandwidth of rows in 1e9 bytes per second."""
 
     def __post_init__(self) -> None:
         check_numbers("chunks: reads", self)
@@ -329,33 +328,33 @@ class ChunkReadCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostChunkRates:
-    """Rates at which a number of threads copy and compute chunks, alternating between the two."""
+    """Rates at which `threads` threads alternately copy and compute chunks."""
 
     threads: Count
     copy_gb_s: Positive
-    """Copy bandwidth of sums and results to and from the chunk buffers, in 1e9 bytes per second."""
+    """Bandwidth of copies of sums and results to and from the chunk buffers, in 1e9 bytes per second."""
     reads: tuple[ChunkReadCost, ...]
-    """Costs of gathering along edges, per matrix size."""
+    """Cost of gathers along edges for each measured matrix size."""
     factor_s: NonNegative
     """Cost per edge of scaling its source row."""
     factor_value_s: NonNegative
     """Cost per edge and column of scaling its source row."""
     row_s: NonNegative
-    """Cost per destination row and chunk, independent of width."""
+    """Cost per destination row and chunk, independent of the width."""
     row_value_s: NonNegative
-    """Cost per column of a destination row."""
+    """Additional cost per column of a destination row."""
     call_s: NonNegative
     """Fixed cost per piece of a chunk."""
     macs_per_s: Unbounded
     values_per_s: Unbounded
-    """Result values per second that row-wise passes read: activations, their gradients, biases."""
+    """Number of result values that row-wise passes (activations, their gradients, biases) read per second."""
     drawn_per_s: Unbounded
-    """Random numbers per second that dropout generates."""
+    """Number of random values that dropout generates per second."""
     scores_per_s: Unbounded
-    """Scores per second for which loss and gradient are computed."""
+    """Number of scores for which loss and gradient are computed per second."""
 
     compute_copies = True
-    """The compute threads also copy, so copies are never hidden behind computation."""
+    """Whether the threads that compute also copy, so that copies never overlap with computation."""
 
     def __post_init__(self) -> None:
         check_numbers("host: chunks", self)
@@ -372,19 +371,19 @@ class HostChunkRates:
         return size / self.link_bytes_per_s
 
     def upload_s(self, size: float) -> float:
-        """Return 0: rows are read in place."""
+        """Return 0, because rows are read in place."""
         return 0.0
 
     def edges_s(self, edges: float) -> float:
-        """Return 0: edges are read in place."""
+        """Return 0, because edges are read in place."""
         return 0.0
 
     def source_dropout_s(self, size: float) -> float:
-        """Return the seconds of dropout on `size` bytes of source rows, which are copied first."""
+        """Return the seconds of dropout on `size` bytes of source rows, including their copy."""
         return self.copy_s(size) + self.dropout_s(size / _VALUE_BYTES)
 
     def gather_s(self, shape: ChunkShape, *, fused: bool) -> float:
-        """Return the seconds to gather rows along the edges of a chunk; 0 if there are no edges."""
+        """Return the time in seconds to gather rows along the edges of a chunk, or 0 if there are none."""
         if not shape.edges:
             return 0.0
         row_bytes = shape.width * _VALUE_BYTES

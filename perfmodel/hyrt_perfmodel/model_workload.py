@@ -1,4 +1,4 @@
-"""Workloads of mini-batches from a kind of model and its widths, for homogeneous and heterogeneous graphs."""
+"""Workloads of mini-batches, given a kind of model and its widths, for all kinds of graphs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hyrt_perfmodel.workload import SparseInput, Workload
 
 KINDS = ("graphsage", "gcn", "gin", "gat")
-"""Models with known costs."""
+"""Kinds of models with known costs."""
 
 
 def model_workload(
@@ -23,12 +23,12 @@ def model_workload(
     row_entries: float | None = None,
     hidden: int | None = None,
 ) -> Workload:
-    """Return the workload of one mini-batch of a model; sizes are as in `Workload`.
+    """Return the workload of one mini-batch of a model. Sizes are those of `Workload`.
 
-    GraphSAGE concatenates; GCN multiplies the aggregate once; GIN multiplies twice, with a hidden layer
-    between; GAT aggregates the rows of every head and multiplies each, and its last layer averages `heads`
-    products of full width. `hidden` is the width of the hidden layer in GIN's updates; by default that of the
-    first layer's result. `row_entries` is the mean number of stored values per input row, if rows are sparse.
+    GraphSAGE concatenates. GCN multiplies the aggregate once. GIN multiplies twice, with a hidden layer
+    between. GAT aggregates the rows of every head and multiplies each, and its last layer averages `heads`
+    products of full width. `hidden` is the width of the hidden layer in GIN's updates, by default that of the
+    first layer's result. `row_entries` is the mean number of stored values per input row if rows are sparse.
     Raises ValueError if `kind` is not one of `KINDS`.
     """
     if kind not in KINDS:
@@ -64,14 +64,14 @@ def model_workload(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationSizes:
-    """Sizes by vertex type and by relation."""
+    """Sizes of a mini-batch by vertex type and by relation."""
 
     vertices: tuple[tuple[float, ...], ...]
-    """[L+1][T] vertices of V^0 .. V^L per type, targets last."""
+    """Number of vertices of each type in V^0 .. V^L, targets last: [L+1][T]."""
     segments: tuple[tuple[float, ...], ...]
-    """[L][R] destinations with an edge, per layer and relation."""
+    """Number of destinations with an edge, by layer and relation: [L][R]."""
     edges: tuple[tuple[float, ...], ...]
-    """[L][R] edges per layer and relation."""
+    """Number of edges by layer and relation: [L][R]."""
 
     def __post_init__(self) -> None:
         if not len(self.vertices) - 1 == len(self.segments) == len(self.edges):
@@ -87,12 +87,12 @@ class RelationSizes:
 
     @property
     def row(self) -> tuple[float, ...]:
-        """All sizes in one sequence, the inverse of `from_row`."""
+        """All sizes as one sequence; `from_row` is the inverse."""
         return tuple(itertools.chain(*self.vertices, *self.segments, *self.edges))
 
     @classmethod
     def from_row(cls, row: Sequence[float], layers: int, types: int) -> RelationSizes:
-        """Build sizes from one sequence, in the order of the property `row`."""
+        """Create sizes from one sequence in the order of the property `row`."""
         split = (layers + 1) * types
         relations = (len(row) - split) // (2 * layers)
         tables = [tuple(row[start : start + relations]) for start in range(split, len(row), relations)]
@@ -104,10 +104,10 @@ class RelationSizes:
 
 
 HETERO_KINDS = ("rgcn", "rsage", "rgat", "hgt")
-"""Heterogeneous models with known costs."""
+"""Kinds of heterogeneous models with known costs."""
 
 AGGREGATE_FIRST_KINDS = ("rgcn", "rsage")
-"""Models whose layers aggregate rows before multiplying."""
+"""Kinds of models whose layers aggregate rows before the product."""
 _FLOAT_BYTES = 4
 # Number of multiplications that take as long as one random read of a value from memory. Keep equal to the
 # constant in hyrt.nn.hetero.relation_sums.
@@ -116,29 +116,29 @@ _READ = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeteroWidths:
-    """Widths and types that determine, with the mini-batch sizes, the work of a heterogeneous graph."""
+    """Widths and types of a heterogeneous graph, which with mini-batch sizes determine the work."""
 
     widths: tuple[int, ...]
-    """[T] feature columns per type; 0 if the type has no features and its rows are learned embeddings."""
+    """Number of feature columns of each type, or 0 if the type has learned embeddings: [T]."""
     value_bytes: tuple[int, ...]
-    """[T] bytes per stored feature value."""
+    """Number of bytes per stored feature value of each type: [T]."""
     relations: tuple[tuple[int, int], ...]
-    """[R] source and destination type numbers of each relation."""
+    """Source and destination type number of each relation: [R]."""
     edge_value_bytes: float = 0.0
-    """Bytes of an edge's weight and features."""
+    """Number of bytes of an edge's weight and features."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LayerWork:
-    """Work of one layer."""
+    """Work of one layer of a heterogeneous model."""
 
     macs: float
-    """Multiply-accumulates of the forward pass."""
+    """Number of multiply-accumulates in the forward pass."""
     edge_bytes: float
     """Mean bytes of a row that an edge reads."""
     weights: float
     calls: float
-    """Operator calls, counted in layers of a homogeneous graph."""
+    """Operator calls, in multiples of those of a layer on a homogeneous graph."""
 
 
 def hetero_workload(
@@ -160,8 +160,8 @@ def hetero_workload(
     projection and the relation's matrix. All other kinds first project the rows of all input vertices, which
     is represented here as an additional layer without edges.
 
-    A kind that is not one of `HETERO_KINDS` needs `products`, the products per source row and per destination
-    row in a layer; otherwise ValueError is raised.
+    For a kind that is not one of `HETERO_KINDS`, `products` must contain the products per source row and per
+    destination row in a layer; otherwise ValueError is raised.
     """
     if kind not in HETERO_KINDS and products is None:
         raise ValueError(
@@ -219,7 +219,7 @@ def _num_active_relations(sizes: RelationSizes, layer: int) -> float:
 def _relation_means(
     sizes: RelationSizes, graph: HeteroWidths, layer: int, width: int, out: int, *, root_matrices: int
 ) -> _LayerWork:
-    """Return the work of mean aggregation per relation, with separate matrices for the destination rows."""
+    """Return the work of a mean per relation, with `root_matrices` matrices for destination rows."""
     first = layer == 1
     sources, ends = sum(sizes.vertices[layer - 1]), sizes.vertices[layer]
 
@@ -227,7 +227,7 @@ def _relation_means(
         return (graph.widths[number] or width) if first else width
 
     def merge_macs(count: float, number: int) -> float:
-        """Return the multiply-accumulates to combine a type's projection with another matrix, if needed."""
+        """Return the multiply-accumulates to merge a type's projection with other matrices, if necessary."""
         return min(1.0, count) * graph.widths[number] * width * out if first else 0.0
 
     macs = sum(rows * columns_of(number) * out + merge_macs(rows, number) for number, rows in enumerate(ends))
@@ -237,7 +237,7 @@ def _relation_means(
         columns, before = columns_of(source), runs * columns_of(source) * out
         if first:
             macs += before + merge_macs(edges, source)
-            # Learned rows also receive a gradient.
+            # Learned rows also receive gradients.
             read_bytes += edges * columns * _FLOAT_BYTES * (1 if graph.widths[source] else 2)
             continue
         after = sources * width * out
@@ -261,7 +261,7 @@ def _rgat(
     *,
     last: bool,
 ) -> _LayerWork:
-    """Return the work of R-GAT: attention scores per relation and head, then per-head sums times a matrix."""
+    """Return the work of R-GAT: attention scores by relation and head, and a product of each head's sums."""
     sources, ends = sum(sizes.vertices[layer - 1]), sum(sizes.vertices[layer])
     relations, runs = len(sizes.edges[layer - 1]), sum(sizes.segments[layer - 1])
     columns = out * heads if last else out
@@ -278,8 +278,8 @@ def _hgt(sizes: RelationSizes, layer: int, width: int, out: int, heads: int, *, 
     hidden, runs = (width if last else out), sum(sizes.segments[layer - 1])
     macs = (2 * sources + ends) * width * hidden + 2 * runs * hidden * hidden + ends * hidden * out
     types, relations = len(sizes.vertices[0]), len(sizes.edges[layer - 1])
-    # Each head has two matrices of its width per relation; segments are multiplied by those of all heads at
-    # once.
+    # Each head has two matrices of its width per relation, but a segment is multiplied by those of all heads
+    # at once.
     weights = types * (3 * width * hidden + hidden * out) + 2 * relations * hidden * hidden / heads
     return _LayerWork(macs, hidden * _FLOAT_BYTES, weights, 1 + _num_active_relations(sizes, layer))
 
@@ -287,7 +287,7 @@ def _hgt(sizes: RelationSizes, layer: int, width: int, out: int, heads: int, *, 
 def _source_products(
     sizes: RelationSizes, layer: int, width: int, out: int, products: tuple[float, float]
 ) -> _LayerWork:
-    """Return the work of a layer with a number of products per source row and per destination row."""
+    """Return the work of a layer with `products` products per source row and per destination row."""
     sources, ends = sum(sizes.vertices[layer - 1]), sum(sizes.vertices[layer])
     macs = (sources * products[0] + ends * products[1]) * width * out
     return _LayerWork(macs, out * _FLOAT_BYTES, sum(products) * width * out, 1.0)

@@ -1,4 +1,4 @@
-"""Network models by name, from files, or fitted to measured exchanges between ranks."""
+"""Network models: predefined, from files, or fitted to measured exchanges between ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hyrt_perfmodel.validation import (
     read_yaml,
 )
 
-# TCP payload fraction of an Ethernet frame: 1460 of 1538 bytes on the wire.
+# TCP payload as a fraction of an Ethernet frame: 1460 of 1538 bytes on the wire.
 _ETHERNET_PART = 1460 / 1538
 _RATE = re.compile(r"([0-9]{1,18}(?:\.[0-9]+)?)([kmg])bit")
 _FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
@@ -36,39 +36,39 @@ _UNEVEN_PART = 0.85
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Full-duplex links of equal ranks to a switch with unlimited bandwidth."""
+    """Network of equal ranks with full-duplex links to a switch of unlimited bandwidth."""
 
     name: str
     latency_s: NonNegative
     """Fixed cost of a message (alpha)."""
     gb_s: Unbounded
-    """Bandwidth into a rank, and out of it, in 1e9 bytes per second (the inverse of beta)."""
+    """Bandwidth of a rank in each direction in 1e9 bytes per second (the inverse of beta)."""
     uneven_part: Positive = 1.0
     """Fraction of `gb_s` that the busiest link reaches while ranks exchange blocks of different sizes: some
     links finish early, and the others do not become faster.
     """
     message_core_s: NonNegative = 0.0
-    """CPU seconds that a rank spends on sending one message and receiving one."""
+    """CPU seconds in which a rank sends one message and receives one."""
     gb_core_s: NonNegative = 0.0
-    """CPU seconds that a rank spends on sending 1e9 bytes and receiving as many."""
+    """CPU seconds in which a rank sends 1e9 bytes and receives as many."""
     machines: Index = 0
-    """Number of machines whose cores the ranks share; 0 if each rank has a separate machine."""
+    """Number of machines whose cores the ranks share, or 0 if each rank has a separate machine."""
     source: str = "assumed"
-    """Origin of the numbers."""
+    """Origin of the numbers, such as `assumed`."""
 
     def __post_init__(self) -> None:
         check_numbers(f"network {self.name!r}", self)
 
     def seconds(self, num_bytes: float, messages: int = 1) -> float:
-        """Return the seconds of sequential messages on one link (alpha-beta)."""
+        """Return the time in seconds of sequential messages on one link (alpha-beta)."""
         return messages * self.latency_s + num_bytes / (self.gb_s * 1e9)
 
     def uneven_s(self, num_bytes: float, messages: int) -> float:
-        """Return the seconds to exchange unequal blocks, with `num_bytes` on the busiest link."""
+        """Return the time in seconds to exchange unequal blocks, with `num_bytes` on the busiest link."""
         return self.seconds(num_bytes / self.uneven_part, messages)
 
     def core_s(self, num_bytes: float, messages: int = 1) -> float:
-        """Return the CPU seconds that a rank spends on sending `messages` messages and receiving as many."""
+        """Return the CPU seconds in which a rank sends `messages` messages and receives as many."""
         return messages * self.message_core_s + num_bytes * self.gb_core_s / 1e9
 
     def ranks_per_machine(self, ranks: int) -> int:
@@ -115,9 +115,9 @@ NETWORKS: Mapping[str, Network] = MappingProxyType(
 
 
 def find_network(name: str) -> Network:
-    """Return a named network, an Ethernet of any rate such as `200mbit`, or a network from a YAML file.
+    """Return a predefined network, an Ethernet of any rate such as `200mbit`, or a network from a YAML file.
 
-    Raises ValueError if the name is unknown (with the nearest name) or the file is invalid.
+    Raises ValueError if the name is unknown (the message suggests the nearest name) or the file is invalid.
     """
     if name in NETWORKS:
         return NETWORKS[name]
@@ -133,10 +133,10 @@ def find_network(name: str) -> Network:
 
 
 def read_network(path: Path) -> Network:
-    """Read a network from a YAML file, as written by `hyrt calibrate --network`.
+    """Read a network from a YAML file, such as one that `hyrt calibrate --network` has written.
 
-    It has `latency_s` and `gb_s`, and optionally `uneven_part`, `name` and `source`; otherwise ValueError is
-    raised.
+    The file contains `latency_s` and `gb_s`, and optionally `uneven_part`, `name` and `source`. Raises
+    ValueError if it is invalid.
     """
     content = {"name": path.stem, "source": f"given in {path}", **read_yaml(path)}
     return build_dataclass(Network, content, str(path))
@@ -147,28 +147,28 @@ _MAX_SMALL_RATIO, _MIN_LARGE_FRACTION = 16, 0.25
 
 @dataclass(frozen=True, slots=True)
 class TimedCollective:
-    """Collective operation in terms of the model, and its measured time."""
+    """Measured time of a collective operation, and its sizes in the model."""
 
     operation: str
-    """Display name of the operation."""
+    """Name of the operation for display."""
     messages: int
-    """Number of sequential messages of a rank."""
+    """Number of messages that a rank sends one after the other."""
     num_bytes: float
-    """Bytes that the busiest rank sends or receives, whichever is more."""
+    """Number of bytes that the busiest rank sends or receives, whichever is larger."""
     seconds: float
-    """Seconds until the slowest rank ended."""
+    """Time in seconds until the slowest rank has ended."""
     core_s: float = 0.0
-    """Mean CPU seconds that a rank spent on the messages and bytes."""
+    """Mean CPU seconds of a rank for these messages and bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedNetwork:
-    """Fitted network with its errors."""
+    """Fitted network and the errors of the fit."""
 
     network: Network
-    """Latency, bandwidth, and the fraction of it that exchanges reach."""
+    """Network with the fitted latency, bandwidth, and fraction of the bandwidth that exchanges reach."""
     errors: Mapping[str, float]
-    """Median of |predicted - measured| / measured over the sizes of each operation."""
+    """Median over sizes of |predicted - measured| / measured, by operation."""
 
 
 def fit_network(
@@ -179,11 +179,11 @@ def fit_network(
     source: str,
     machines: int = 0,
 ) -> FittedNetwork:
-    """Fit latency to small operations and bandwidth to large ones.
+    """Fit the latency to small operations, and the bandwidth to large ones.
 
-    All-reduces load all links equally and determine the bandwidth; exchanges determine the fraction of it
-    that they reach. Operations of medium size are only used for the errors, since systems switch between
-    algorithms there: small means up to 16 times the smallest, large at least a quarter of the largest.
+    All-reduces load all links equally and determine the bandwidth; exchanges determine the fraction that they
+    reach. Small operations are up to 16 times as large as the smallest, and large ones at least a quarter of
+    the largest. Other sizes, at which systems switch between algorithms, are only used for the errors.
     `machines` is the number of machines whose cores the ranks share. Raises ValueError if large operations
     took no longer than small ones.
     """
@@ -217,14 +217,14 @@ def _large(travels: Sequence[TimedCollective]) -> list[TimedCollective]:
 
 
 def _gb_core_s(travels: Sequence[TimedCollective], message_core_s: float) -> float:
-    """Return the CPU seconds per 1e9 bytes of large operations, less the cost of their messages."""
+    """Return the CPU seconds per 1e9 bytes in large operations, without the cost of their messages."""
     large = _large(travels)
     seconds = sum(operation.core_s - operation.messages * message_core_s for operation in large)
     return max(0.0, 1e9 * seconds / sum(operation.num_bytes for operation in large))
 
 
 def _bytes_per_s(travels: Sequence[TimedCollective], latency_s: float) -> float:
-    """Return the bandwidth of large operations, less the fixed cost of their messages."""
+    """Return the bandwidth of large operations, without the fixed cost of their messages."""
     large = _large(travels)
     max_bytes = max(operation.num_bytes for operation in large)
     seconds = sum(operation.seconds - operation.messages * latency_s for operation in large)
@@ -237,5 +237,5 @@ def _bytes_per_s(travels: Sequence[TimedCollective], latency_s: float) -> float:
 
 
 def format_network(network: Network) -> str:
-    """Format a network file for `hyrt_perfmodel.network.read_network`."""
+    """Return the text of a network file that `read_network` can read."""
     return yaml.dump(asdict(network), Dumper=StrictDumper, sort_keys=False)

@@ -1,4 +1,4 @@
-"""Effective rates, bandwidths, links and devices of a machine, and selection of its devices."""
+"""Description of a machine by its devices, links and effective rates, and selection of devices."""
 
 from __future__ import annotations
 
@@ -38,35 +38,32 @@ class TrainerRates:
     memory_gb_s: Positive
     """Bandwidth of the memory that aggregation reads, in 1e9 bytes per second."""
     macs_per_s: Positive
-    """Multiply-accumulates per second of matrix products."""
+    """Multiply-accumulates per second in matrix products."""
     launch_s: NonNegative = 0.0
-    """Fixed cost of a step with two layers."""
+    """Fixed cost of a step with two layers in seconds."""
     layer_s: NonNegative | None = None
-    """Fixed cost of each further layer; None for half of `launch_s`."""
+    """Fixed cost of each further layer, or None for half of `launch_s`."""
     sparse_launch_s: NonNegative | None = None
-    """`launch_s` if the first layer multiplies sparse rows, which needs other operators; None if equal."""
+    """Value of `launch_s` if the first layer multiplies sparse rows with other operators; None if equal."""
     weights_per_s: Unbounded = math.inf
-    """Weights per second that are read and whose gradients are written, independent of the mini-batch;
-    infinite if this is hidden behind the products.
-    """
+    """Weights per second that a step reads and whose gradients it writes, for any mini-batch; infinite if
+    products take longer."""
     chunk_rows: Count | None = None
-    """Rows that one host thread computes at a time; None if any number of rows is divided evenly."""
+    """Number of rows that a host thread computes at a time, or None if rows are divided evenly."""
     waking_s: NonNegative = 0.0
-    """Additional cost per layer if several host threads share it, since each operator wakes them. A layer for
-    which this cost exceeds the gain is computed by one thread.
-    """
+    """Additional cost per layer if host threads share it, because each operator wakes the threads. If this
+    cost exceeds the gain, one thread computes the layer."""
     values_per_s: Unbounded = math.inf
-    """Values per second that enter and leave the updates; infinite if this is hidden behind the products."""
+    """Values per second that enter and leave the updates; infinite if products take longer."""
     results_per_s: Unbounded = math.inf
-    """Layer result values per second, in addition to `values_per_s`, for bias, activation, dropout and loss;
-    infinite if this is hidden behind the products.
-    """
+    """Result values per second that bias, activation, dropout and loss process, in addition to
+    `values_per_s`; infinite if products take longer."""
     rows_per_s: Unbounded = math.inf
-    """Layer result rows per second, independent of width; infinite if only values count."""
+    """Result rows per second, for any width; infinite if only the number of values matters."""
     edges_per_s: Unbounded = math.inf
-    """Rows per second read along edges, independent of width; infinite if only bytes count."""
+    """Rows per second that are read along edges, for any width; infinite if only their bytes matter."""
     sorted_edges_per_s: Unbounded = math.inf
-    """Edges per second that one thread sorts by source for the backward pass; infinite if not measured."""
+    """Edges per second that a thread sorts by source for the backward pass; infinite if not measured."""
 
     def __post_init__(self) -> None:
         check_numbers("rates", self)
@@ -87,14 +84,14 @@ class TrainerRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreContention:
-    """Contention between stages and trainers on the host cores."""
+    """Contention between stages and trainers for the host cores."""
 
     step_s: NonNegative
-    """Fixed cost of synchronization: the optimizer call."""
+    """Fixed cost of synchronization, which is the call of the optimizer."""
     efficiency: Positive
-    """Fraction of core time that sampling and loading use when they compete with the trainers."""
+    """Fraction of the core time that is useful when sampling and loading compete with the trainers."""
     wait_s: NonNegative = 0.0
-    """Waiting time per step outside its stages: woken threads wait for a core."""
+    """Waiting time per step outside its stages, in which woken threads wait for a core."""
     lock_s: NonNegative = 0.0
     """Time per step that trainers wait for the interpreter lock if sampling and loading overlap."""
 
@@ -106,7 +103,7 @@ class CoreContention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """CPU side: samples, loads, and optionally trains."""
+    """CPU of a machine, which samples, loads and optionally trains."""
 
     memory_gb_s: Positive
     """Effective bandwidth of host memory for feature rows with all cores, in 1e9 bytes per second."""
@@ -114,51 +111,49 @@ class Host:
     """Multiply-accumulates per second of all cores together."""
     trains: StrictBool = True
     cores: Count | None = None
-    """Number of cores; None if unknown, so that threads have no effect."""
+    """Number of cores, or None if it is unknown, in which case threads have no effect."""
     memory_gib: Positive | None = None
     thread_load_gb_s: Positive | None = None
-    """Load bandwidth of one thread, in 1e9 bytes per second; None if proportional to the threads."""
+    """Loading bandwidth of one thread in 1e9 bytes per second; None if it is proportional to threads."""
     thread_edges_per_s: Positive | None = None
-    """Edges that one thread samples per second; None if unknown."""
+    """Number of edges that one thread samples per second, or None if unknown."""
     launch_s: NonNegative = 0.0
     values_per_s: Unbounded = math.inf
-    """`launch_s` and `values_per_s`: rates of the CPU trainer, as in `TrainerRates`."""
+    """Rate of the CPU trainer, like `launch_s`; see `TrainerRates`."""
     step_s: NonNegative = 0.0
     wait_s: NonNegative = 0.0
     lock_s: NonNegative = 0.0
-    """`step_s`, `wait_s` and `lock_s`: as in `CoreContention`."""
+    """Contention, like `step_s` and `wait_s`; see `CoreContention`."""
     weights_gb_s: Unbounded = math.inf
-    """Bandwidth of gradient sums, optimizer step and weight broadcast, in 1e9 bytes per second."""
+    """Bandwidth of gradient sum, optimizer step and weight broadcast in 1e9 bytes per second."""
     models: Mapping[str, TrainerRates] = field(default_factory=dict)
-    """Rates of the CPU trainer with all cores, per measured kind of model."""
+    """Rates of the CPU trainer with all cores, by measured kind of model."""
     models_alone: Mapping[str, TrainerRates] = field(default_factory=dict)
-    """Rates with one thread. Amdahl's law interpolates between one thread and all cores; without these rates,
-    `serial_part` is used.
-    """
+    """Rates of the CPU trainer with one thread. Amdahl's law interpolates between one thread and all cores;
+    without these rates, `serial_part` is used."""
     forms: tuple[LoadForm, ...] = ("rows",)
     """Input forms that the CPU trainer accepts."""
     serial_part: NonNegative = 0.0
     """Fraction of the CPU trainer's single-thread time that more threads do not shorten (Amdahl)."""
     core_efficiency: Positive = 1.0
-    """Fraction of core time that sampling and loading use when they compete with the trainers."""
+    """Fraction of the core time that is useful when sampling and loading compete with the trainers."""
     sharing_of: Mapping[str, CoreContention] = field(default_factory=dict)
-    """Contention per set of trainer kinds that compute on the host together, such as `cpu+opencl`."""
+    """Contention by set of trainer kinds that compute on the host together, such as `cpu+opencl`."""
     loading: tuple[LoadCost, ...] = ()
     sampling: tuple[SampleCost, ...] = ()
     walking: tuple[WalkCost, ...] = ()
-    """Costs of random-walk sampling; like `loading` and `sampling`, empty if only bandwidths are known."""
+    """Costs of random-walk sampling; empty, like `loading` and `sampling`, if only bandwidths are known."""
     sparse: tuple[SparseCost, ...] = ()
-    """Measured costs of the CPU trainer's sparse products; empty if the dense rate applies."""
+    """Measured costs of the CPU trainer's sparse products; empty if the rate of dense products applies."""
     whole_graph: FullGraphRates | None = None
     """Measured rates of the CPU trainer's full-graph steps; None if the mini-batch rates apply."""
     chunks: tuple[HostChunkRates, ...] = ()
-    """Measured CPU rates of full-graph chunks, per number of threads; empty if the mini-batch rates apply."""
+    """Measured CPU rates of full-graph chunks, by number of threads; empty if the mini-batch rates apply."""
     file_gb_s: Positive | None = None
-    """Bandwidth of writing a file to disk and reading it, in 1e9 bytes per second; None if not measured."""
+    """Bandwidth of writing a file to disk and reading it in 1e9 bytes per second; None if not measured."""
     shared_memory_gb_s: Positive | None = None
-    """In a simulation, memory bandwidth shared by loading, transfers and the CPU trainer's aggregation, in
-    1e9 bytes per second; None if they do not slow each other down.
-    """
+    """In a simulation, memory bandwidth that loading, transfers and the CPU trainer's aggregation share, in
+    1e9 bytes per second; None if these do not slow each other down."""
 
     def __post_init__(self) -> None:
         check_numbers("host", self)
@@ -166,9 +161,9 @@ class Host:
             raise ValueError("host: core_efficiency and serial_part must be at most 1")
 
     def chunk_rates(self, threads: int | None = None) -> HostChunkRates | None:
-        """Return the chunk rates measured with at most `threads` threads, or with the fewest.
+        """Return the chunk rates with the most measured threads up to `threads`, or with the fewest.
 
-        By default, return those with the maximum.
+        By default, return those with the most threads.
         """
         if not self.chunks:
             return None
@@ -177,7 +172,7 @@ class Host:
         return fewer[-1] if fewer else by_threads[0]
 
     def core_contention(self, kinds: str) -> CoreContention:
-        """Return the contention measured for these trainer kinds, or otherwise the host's general values."""
+        """Return the contention measured for these trainer kinds, or else the host's general values."""
         measured = self.sharing_of.get(kinds)
         if measured is not None:
             return measured
@@ -188,10 +183,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """`count` identical devices, each of which is a trainer, with rates as in `TrainerRates`."""
+    """Group of `count` identical devices, each of which is a trainer, with rates as in `TrainerRates`."""
 
     kind: str
-    """Kind name: `a5000` gives the trainers `a5000:0`, `a5000:1`."""
+    """Name of the kind; kind `a5000` has the trainers `a5000:0`, `a5000:1`."""
     memory_gb_s: Positive
     macs_per_s: Positive
     link_gb_s: Unbounded
@@ -199,30 +194,30 @@ class Accelerator:
     pipelined: StrictBool = False
     """Whether aggregation and update overlap on the device."""
     reads_each_source_once: StrictBool = False
-    """Whether a source row is read once for all its edges, and later layers stay on the chip."""
+    """Whether a source row is read only once for all its edges, and later layers stay on the chip."""
     count: Index = 1
     memory_gib: Positive | None = None
-    """Memory per device; None if unknown."""
+    """Memory per device in GiB, or None if unknown."""
     link_latency_s: NonNegative = 0.0
     """Fixed cost of a transfer."""
     launch_s: NonNegative = 0.0
     flush_s: NonNegative = 0.0
     fill_s: NonNegative = 0.0
-    """`flush_s` and `fill_s`: time per layer to drain and to fill the device's internal pipeline."""
+    """Time per layer to fill the device's internal pipeline; `flush_s` is the time to drain it."""
     values_per_s: Unbounded = math.inf
     host_cores: Index = 0
-    """Host cores that one device computes with; 0 for a real accelerator."""
+    """Number of host cores on which one device computes; 0 for a real accelerator."""
     models: Mapping[str, TrainerRates] = field(default_factory=dict)
-    """Rates per measured kind of model."""
+    """Rates by measured kind of model."""
     forms: tuple[LoadForm, ...] = ("rows",)
     switch_gb_s: Positive | None = None
-    """In a simulation, total bandwidth that all device links share; None if the links are independent."""
+    """In a simulation, total bandwidth of all device links; None if the links are independent."""
     design: FpgaDesign | None = None
-    """FPGA design with this project's kernels: its cycle model replaces the rates for propagation."""
+    """FPGA design with hyrt's kernels, whose cycle model replaces the rates of propagation."""
     arena_words: Count | None = None
-    """With a design, words per bank of on-chip memory, which bounds the size of a task."""
+    """With a design, number of words per bank of on-chip memory, which limits the size of a task."""
     task_targets: Count | None = None
-    """With a design, maximum targets per task; a larger mini-batch becomes several sequential tasks."""
+    """With a design, maximum targets per task. A larger mini-batch is divided into sequential tasks."""
 
     def __post_init__(self) -> None:
         if not self.kind:
@@ -235,23 +230,23 @@ class PlatformTrainer:
     """One trainer of a platform."""
 
     name: str
-    """`cpu:0`, or an accelerator kind with its number."""
+    """Name of the trainer: `cpu:0`, or the kind and number of an accelerator."""
     device: Accelerator
-    """Device that computes; the host is represented as an accelerator that reads host memory in place."""
+    """Device that computes. The host is represented by an accelerator that reads host memory in place."""
     rates: TrainerRates
-    """Rates of the device for one kind of model; host rates are with all host cores."""
+    """Rates of the device for one kind of model; for the host, with all cores."""
     single_thread_rates: TrainerRates | None = None
     """Rates of the host with one thread, if measured."""
     is_host: bool = False
-    """Whether the trainer runs on the host cores, so that its threads are part of the assignment."""
+    """Whether the trainer runs on the host cores and uses the assignment's threads."""
     switch: int | None = None
     """Index of the switch that the trainer shares with others; None if it has a separate path."""
 
     def adapt_workload(self, work: Workload) -> Workload:
-        """Return the workload in the form in which the trainer receives it.
+        """Return the workload in the form that the trainer receives.
 
         Rows are dense if the trainer does not accept sparse rows, and float32 if FPGA kernels would need
-        column scales for narrower rows.
+        column scales for quantized rows.
         """
         if self.device.design is not None and work.input_bytes == work.features[0]:
             work = replace(work, input_bytes=None)
@@ -273,9 +268,9 @@ class Platform:
     host: Host
     accelerators: tuple[Accelerator, ...] = ()
     source: str = "assumed"
-    """Origin of the numbers: `measured <date>` or `assumed: ...`."""
+    """Origin of the rates: `measured <date>` or `assumed: ...`."""
     relative_error: Number | None = None
-    """Expected relative error of predictions from these numbers; None if it was not evaluated."""
+    """Expected relative error of predictions with these rates, or None if it was not evaluated."""
 
     def __post_init__(self) -> None:
         error = self.relative_error
@@ -323,7 +318,7 @@ class Platform:
 
 
 def _rates(owner: Host | Accelerator, model: str) -> TrainerRates:
-    """Return the rates for a kind of model if measured, or the general rates."""
+    """Return the rates for a kind of model if they were measured, or else the general rates."""
     return owner.models.get(model) or TrainerRates(
         memory_gb_s=owner.memory_gb_s,
         macs_per_s=owner.macs_per_s,
@@ -333,14 +328,14 @@ def _rates(owner: Host | Accelerator, model: str) -> TrainerRates:
 
 
 def device_name(name: str) -> str:
-    """Return the name `kind:number`, with number 0 for a bare `kind`."""
+    """Return a device name in the form `kind:number`, with number 0 if it has none."""
     return name if ":" in name else f"{name}:0"
 
 
 def select_trainers(platform: Platform, names: Sequence[str]) -> Platform | None:
-    """Return the platform with only some trainers, such as `cpu:0` and `opencl:0`; None if one is missing.
+    """Return the platform with only the named trainers, such as `cpu:0`, or None if one is missing.
 
-    Accelerators are in the given order. Each accelerator of `platform` must have count 1, numbered per kind.
+    Accelerators are in the order of `names`. In `platform`, each must have count 1; each kind is numbered.
     """
     by_name: dict[str, Accelerator] = {}
     for accelerator in platform.accelerators:

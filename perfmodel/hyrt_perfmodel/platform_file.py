@@ -1,4 +1,4 @@
-"""Platform files: calibrations written by `hyrt calibrate`, and YAML descriptions of machines."""
+"""Platform files: calibrations from `hyrt calibrate`, and YAML descriptions of machines."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _REMEDY = "run `hyrt calibrate`"
 
 
 class CalibrationError(ValueError):
-    """No usable calibration of this machine; the message includes the remedy."""
+    """Lack of a usable calibration of this machine. The message contains the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Hardware and software versions under which measurements are comparable."""
+    """Hardware and software versions that must be equal for measurements to apply."""
 
     node: str
     processor: str
     cores: int
-    """Cores available to the process."""
+    """Number of cores that are available to the process."""
     versions: Mapping[str, str]
     """Versions of hyrt and of the libraries that determine its speed."""
     devices: Mapping[str, str]
-    """Description per measured device name."""
+    """Descriptions of the measured devices, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,22 +53,22 @@ class Calibration:
 
     machine: Machine
     date: str
-    """ISO date."""
+    """Date of the calibration in ISO format."""
     seconds: float
     platform: Platform
     measured: Mapping[str, Any]
-    """Figures for readers: bandwidths, standard deviations, skipped measurements with reasons."""
+    """Figures for readers: bandwidths, standard deviations, and reasons for skipped measurements."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether the whole machine was measured; `hyrt devices --measure` measures only the devices."""
+        """Whether the whole machine was measured, unlike with `hyrt devices --measure`."""
         return bool(self.platform.host.sampling)
 
 
 def calibration_file(node: str | None = None) -> Path:
     """Return the path of a machine's calibration in the user's cache folder.
 
-    Several machines may share the folder.
+    Several machines may share this folder.
     """
     return user_cache_dir() / "hyrt" / f"calibration-{node or python_platform.node() or 'here'}.yaml"
 
@@ -81,8 +81,8 @@ def format_calibration(calibration: Calibration) -> str:
 def read_calibration(path: Path | None = None, *, require_complete: bool = True) -> Calibration:
     """Read a calibration, by default that of this machine.
 
-    With `require_complete`, a calibration that covers only the devices is rejected. Raises CalibrationError
-    with the remedy if the file is missing or damaged.
+    With `require_complete`, a calibration that covers only devices is rejected. Raises CalibrationError with
+    the remedy if the file is missing or damaged.
     """
     path = calibration_file() if path is None else path
     try:
@@ -90,7 +90,7 @@ def read_calibration(path: Path | None = None, *, require_complete: bool = True)
     except FileNotFoundError:
         raise CalibrationError(f"this machine has not been calibrated: {_REMEDY}") from None
     except OSError as error:
-        # A new calibration would not help: it could not be stored either.
+        # Do not suggest a new calibration, because it could not be stored either.
         raise CalibrationError(
             f"{path} cannot be read ({error.strerror}): set XDG_CACHE_HOME to a readable and writable "
             f"folder, then {_REMEDY}"
@@ -112,7 +112,7 @@ def read_calibration(path: Path | None = None, *, require_complete: bool = True)
 
 
 def staleness_reasons(calibration: Calibration, current: Machine) -> list[str]:
-    """Return the reasons why a calibration does not apply to a machine as it is now; may be empty."""
+    """Return the reasons, if any, why a calibration does not apply to the machine's current state."""
     reasons = machine_mismatches(calibration, current)
     if calibration.machine.node == current.node:
         names = sorted(current.devices.keys() | calibration.machine.devices.keys())
@@ -121,7 +121,7 @@ def staleness_reasons(calibration: Calibration, current: Machine) -> list[str]:
 
 
 def machine_mismatches(calibration: Calibration, current: Machine) -> list[str]:
-    """Return the reasons why host measurements do not apply to a machine as it is now; may be empty."""
+    """Return the reasons, if any, why host measurements do not apply to the machine's current state."""
     measured = calibration.machine
     if measured.node != current.node:
         return [f"made on another machine ({measured.node})"]
@@ -138,7 +138,7 @@ def machine_mismatches(calibration: Calibration, current: Machine) -> list[str]:
 
 
 def device_mismatch(calibration: Calibration, current: Machine, name: str) -> str:
-    """Return why a device's measurement does not apply to a machine's current state; empty if it applies."""
+    """Return the reason why a device's measurement does not apply to the machine's current state, or ""."""
     before, now = calibration.machine.devices.get(name), current.devices.get(name)
     if before is None:
         return f"made without {name}"
@@ -154,7 +154,7 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_plain(entry) for entry in value]
     if isinstance(value, float):
-        # This includes numpy floats, which YAML cannot represent.
+        # Convert numpy floats too, which YAML cannot represent.
         return float(f"{float(value):.6g}")
     return value
 
@@ -202,10 +202,10 @@ def load_platform(name_or_path: str) -> Platform:
 
 
 def parse_platform(content: Any, location: str) -> Platform:
-    """Build a platform from the content of its file.
+    """Create a platform from the content of its file.
 
-    The content has `host` and `accelerators`, and optionally `name`, `source` and `relative_error`.
-    `location` is the file, for messages and as the default name. Raises ValueError naming file and key.
+    The content contains `host` and `accelerators`, and optionally `name`, `source` and `relative_error`.
+    `location` is the file, for messages and as the default name. Raises ValueError, naming file and key.
     """
     content = dict(check_mapping(content, location))
     entries = content.get("accelerators")
@@ -231,7 +231,7 @@ def parse_platform(content: Any, location: str) -> Platform:
 
 
 def _with_design(entry: Any, where: str) -> Any:
-    """Return an accelerator entry with its design's memory bandwidth converted from 1e9 bytes per second."""
+    """Return an accelerator entry whose design has its memory bandwidth in bytes per second."""
     if not isinstance(entry, dict) or entry.get("design") is None:
         return entry
     where = f"{where}.design"
@@ -246,7 +246,7 @@ def _with_design(entry: Any, where: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _DesignMemory:
-    """Design key whose unit in files differs from that of the dataclass."""
+    """Key of a design whose unit in files differs from that in the dataclass."""
 
     ddr_gb_s: Number
 
@@ -255,4 +255,4 @@ def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except OSError:
-        return False  # Not a valid file name.
+        return False  # The text is not a valid file name.

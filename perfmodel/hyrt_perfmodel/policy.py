@@ -7,33 +7,33 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
-"""Names of the four pipeline stages in step order, then `synchronize`, which follows `propagate`."""
+"""Names of the four pipeline stages in order, and `synchronize`, which follows `propagate`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threads:
-    """CPU threads per host stage."""
+    """Numbers of CPU threads of the host stages."""
 
     sample: int
     load: int
     train: int
-    """Threads of the CPU trainer; ignored if there is no CPU trainer."""
+    """Number of threads of the CPU trainer, which is ignored if there is none."""
 
     def __post_init__(self) -> None:
         if min(self.sample, self.load, self.train) < 1:
             raise ValueError(f"every stage must have at least 1 thread, got {self}")
 
     def by_name(self) -> dict[str, int]:
-        """Return thread counts by their names in settings and run records: `sample`, `load`, `train`."""
+        """Return the thread counts by their names in settings and run records: sample, load, train."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Split of a step's targets and threads of its stages."""
+    """Split of a step's targets among trainers, and threads of its stages."""
 
     split: tuple[int, ...]
-    """Units (targets or subgraphs) per trainer in one step; the sum never changes."""
+    """Units (targets or subgraphs) of each trainer in a step. Their sum never changes."""
     threads: Threads
 
     def __post_init__(self) -> None:
@@ -43,23 +43,22 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Measurements of one step, in seconds of work without waiting."""
+    """Measured times of one step in seconds, which exclude waiting."""
 
     step: int
-    """Step number in the run, from 0."""
+    """Number of the step in the run, from 0."""
     assignment: Assignment
     """Assignment under which the step ran."""
     iteration_s: float
-    """Wall time since the previous step."""
+    """Wall time between the ends of the previous step and of this step."""
     sample_s: tuple[float, ...]
     load_s: tuple[float, ...]
-    """`sample_s` and `load_s`: host core times per trainer's mini-batch, whose sums are T_SC and T_L."""
+    """Host time of loading each trainer's mini-batch, whose sum is T_L; the sum of `sample_s` is T_SC."""
     sample_on_device_s: tuple[float, ...]
     transfer_s: tuple[float, ...]
     propagate_s: tuple[float, ...]
-    """`sample_on_device_s`, `transfer_s` and `propagate_s`: times per trainer; 0 for a trainer without
-    targets and for a stage without work.
-    """
+    """`sample_on_device_s`, `transfer_s` and `propagate_s` are times of each trainer, 0 for a trainer without
+    targets and for a stage without work."""
     synchronize_s: float = 0.0
     """Time of the gradient reduction, the optimizer step and the weight broadcast."""
 
@@ -69,19 +68,18 @@ class AssignmentLimits:
     """Constraints on assignments."""
 
     trainers: tuple[str, ...]
-    """Trainer names, in split order."""
+    """Names of the trainers in the order of the split."""
     is_host: tuple[bool, ...]
     """Whether each trainer computes with the assignment's threads."""
     max_units: tuple[int, ...]
-    """Maximum units per trainer, from its memory capacity; 0 for a lost trainer."""
+    """Maximum units that fit in the memory of each trainer; 0 for a lost trainer."""
     cores: int
-    """Maximum total number of threads (see `threads_are_shared`)."""
+    """Maximum total number of threads, or per stage if `threads_are_shared`."""
     delay: int
-    """Steps between a decision and its effect: a decision made at step i applies from step i + delay."""
+    """Number of steps until a decision takes effect: a decision at step i applies from step i + delay."""
     threads_are_shared: bool = False
-    """Whether the stages may use more threads in total than there are cores, because the operating system
-    gives the cores to the slowest stage; each stage then has at most `cores` threads.
-    """
+    """Whether the stages may have more threads in total than there are cores, because the operating system
+    assigns cores to the slowest stage. Each stage then has at most `cores` threads."""
     samples_on_device: tuple[bool, ...] = ()
     """Whether each trainer samples on its device."""
 
@@ -102,17 +100,17 @@ class Decision:
     """Decision of a policy."""
 
     assignment: Assignment
-    """Assignment of the steps that are not sampled yet; the current assignment without a change."""
+    """Assignment of the steps that are not sampled yet, which may be the current assignment."""
     reason: str = ""
-    """One sentence with figures that explains the change; empty without a change."""
+    """Sentence with figures that explains the change; empty if nothing changes."""
     expected_s: float | None = None
-    """Iteration time that the policy expects; None if it has no prediction."""
+    """Iteration time that the policy expects, or None if it has no prediction."""
     is_trial: bool = False
-    """Whether the assignment is tried for its measurements, not because it is expected to be faster."""
+    """Whether the assignment is tried for its measurements rather than for an expected gain."""
 
 
 class Policy(Protocol):
-    """Balancing policy: a pure function of the observed history, so equal histories give equal decisions."""
+    """Balancing policy. Decisions depend only on the observed history, so equal histories give equal ones."""
 
     name: str
     description: str
@@ -120,14 +118,14 @@ class Policy(Protocol):
     def decide(
         self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits
     ) -> Decision:
-        """Choose the assignment of the steps that are not sampled yet.
+        """Decide the assignment of the steps that are not sampled yet.
 
         Parameters
         ----------
         history
-            The latest steps, oldest first (1 to 64), each with the assignment under which it ran.
+            The latest 1 to 64 steps, oldest first, each with the assignment under which it ran.
         present
-            The last decided assignment; it may not have taken effect yet.
+            The last decided assignment, which may not have taken effect yet.
         limits
             Constraints on the decision.
         """

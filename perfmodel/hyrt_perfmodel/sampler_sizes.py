@@ -1,4 +1,4 @@
-"""Expected mini-batch sizes of layer-wise, LABOR and random-walk samplers, and cache hit rates."""
+"""Expected mini-batch sizes of layer-wise, LABOR and random-walk samplers, and expected cache hit rates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hyrt_perfmodel.expected_sizes import (
     target_chances,
 )
 
-# Maximum mean for which the distribution of the number of edges is modeled; above it, only the mean is used.
+# Up to this mean, the distribution of the number of edges is modeled; above it, only the mean is used.
 _MAX_EXACT_MEAN = 30.0
 _HALVINGS = 60
 
@@ -29,13 +29,13 @@ _HALVINGS = 60
 def expected_layerwise_sizes(
     degrees: DegreeDistribution, *, layers: int, size: int, targets: float, among_neighbors: bool
 ) -> BlockSizes:
-    """Return expected |V^l| and |E^l| of a mini-batch of `layers` blocks, and the sampling work.
+    """Return the expected |V^l| and |E^l| of a mini-batch of `layers` blocks, and the sampling work.
 
-    A source is sampled with a probability that follows from its importance: over all its out-edges (FastGCN),
-    or with `among_neighbors` over those that end in a destination of the step (LADIES), whose number is
-    assumed to be Poisson distributed. A source is read if it is sampled and one of its edges ends in a
-    destination of the mini-batch. `size` sources are sampled per layer. `targets` is capped at the number of
-    possible targets; ValueError is raised if it is negative.
+    A source is sampled with a probability that follows from its importance. This is a sum over all its
+    out-edges (FastGCN), or with `among_neighbors` over those that end in a destination of the step (LADIES),
+    whose number is assumed to be Poisson distributed. A source is read if it is sampled and one of its edges
+    ends in a destination of the mini-batch. `size` sources are sampled per layer. `targets` is limited to the
+    number of possible targets. Raises ValueError if it is negative.
     """
     check_sampling([size], targets)
     counts, ins, outs = degrees.counts, degrees.in_degrees, degrees.out_degrees
@@ -45,7 +45,7 @@ def expected_layerwise_sizes(
     ends = counts * ins
 
     def end_means(values: Floats) -> Floats:
-        """Return [C] means of `values` over the ends of each class's out-edges."""
+        """Return the mean of `values` over the ends of each class's out-edges: [C]."""
         sums, total = (np.bincount(groups, weights, len(shares)) for weights in (ends * values, ends))
         means: Floats = (shares @ (sums / np.maximum(total, TINY)))[groups]
         return means
@@ -55,7 +55,7 @@ def expected_layerwise_sizes(
     for _ in range(layers):
         read += float(ends @ present)
         reached = np.minimum(end_means(present), 1.0)
-        # Contribution of a counted out-edge to the importance of its source.
+        # Compute the contribution of a counted out-edge to the importance of its source.
         if among_neighbors:
             weight = end_means(present / (ins + 1.0)) / np.maximum(reached, TINY) / (ins + 1.0)
             number, chance = _poisson(outs * reached)
@@ -80,7 +80,7 @@ def expected_layerwise_sizes(
 
 
 def _poisson(means: Floats) -> tuple[Floats, Floats]:
-    """Return [C, K] numbers and their probabilities, for Poisson distributions of the given means."""
+    """Return numbers and their probabilities, [C, K] each, for Poisson distributions with these means."""
     max_number = int(_MAX_EXACT_MEAN + 8 * np.sqrt(_MAX_EXACT_MEAN))
     number = np.broadcast_to(np.arange(max_number + 1.0), (len(means), max_number + 1)).copy()
     small = np.minimum(means, _MAX_EXACT_MEAN)[:, None]
@@ -93,7 +93,7 @@ def _poisson(means: Floats) -> tuple[Floats, Floats]:
 
 
 def _sampling_chances(importance: Floats, counts: Floats, size: float) -> Floats:
-    """Return probabilities proportional to importance, at most 1, whose weighted sum over `counts` is `size`.
+    """Return probabilities in proportion to importance, at most 1, whose sum weighted by `counts` is `size`.
 
     If `size` exceeds the number of candidates, all probabilities are 1.
     """
@@ -108,7 +108,7 @@ def _sampling_chances(importance: Floats, counts: Floats, size: float) -> Floats
     return np.minimum(1.0, high * importance)
 
 
-# Maximum number of distinct shares.
+# Maximum number of distinct shares that are distinguished.
 _MAX_LEVELS = 48
 _FACTOR_HALVINGS = 40
 
@@ -116,9 +116,9 @@ _FACTOR_HALVINGS = 40
 def expected_labor_sizes(
     degrees: DegreeDistribution, fanouts: Sequence[int], targets: float, *, iterations: int = 0
 ) -> BlockSizes:
-    """Return expected |V^l| and |E^l| of a mini-batch of LABOR-i, i = `iterations`.
+    """Return the expected |V^l| and |E^l| of a mini-batch of LABOR-i with i = `iterations`.
 
-    Other parameters and errors are as in `expected_sizes`.
+    Other parameters and the errors are those of `expected_sizes`.
     """
     check_sampling(fanouts, targets)
     growth = LaborGrowth(degrees, target_chances(degrees, targets), iterations)
@@ -136,25 +136,26 @@ def expected_labor_sizes(
 
 
 class LaborGrowth:
-    """Vertices of a LABOR mini-batch, hop by hop, like `hyrt_perfmodel.expected_sizes.Growth`.
+    """Expected vertices of a LABOR mini-batch, hop by hop, like `hyrt_perfmodel.expected_sizes.Growth`.
 
     A source u has one random number per layer, and a destination w of in-degree d samples it if the number is
     below w's share, fan-out / d. So u is a source with the probability that its number is below the largest
     share of its out-neighbors that are destinations, whereas neighbor sampling would use a new number for
-    each of them. That largest share has a distribution over the graph's degrees; `Growth` describes the
-    presence of out-neighbors. LABOR-i reduces u's probability from the largest share by factors that are in
-    turn functions of that share: u's factor is that of the out-neighbor with the largest share, and the
-    factor of a share solves the paper's constraint on the variance, over the distribution of the largest
-    shares of its neighbors (Balin and Catalyurek, "Layer-Neighbor Sampling", 2023).
+    each out-neighbor. The largest share has a distribution over the graph's degrees; `Growth` describes the
+    presence of out-neighbors. LABOR-i multiplies the largest share by factors that are in turn functions of
+    this share: u's factor is that of the out-neighbor with the largest share, and the factor of a share
+    solves the paper's constraint on the variance, over the distribution of the largest shares of its
+    neighbors (Balin and Catalyurek, "Layer-Neighbor Sampling", 2023).
 
-    `chances` [C] is the probability of a vertex of each class to be a target, `iterations` the i of LABOR-i.
+    `chances` [C] is the probability that a vertex of each class is a target. `iterations` is the i of
+    LABOR-i.
     """
 
     def __init__(self, degrees: DegreeDistribution, chances: Floats, iterations: int) -> None:
         self._degrees = degrees
         self._iterations = iterations
         self._absent = self._neighbor_absent = 1.0 - chances
-        # Probability, per hop of arrival, that a neighbor arrived at that hop and has not yet sampled the
+        # Probability, by hop of arrival, that a neighbor arrived at this hop and has not yet sampled the
         # vertex.
         self._waiting = [chances]
         self._onward = np.maximum(degrees.out_degrees - degrees.reciprocity, 0.0)
@@ -169,13 +170,13 @@ class LaborGrowth:
 
     @property
     def num_in_edges(self) -> float:
-        """Edges into the present vertices."""
+        """Number of edges into the present vertices."""
         return float(self._ends @ (1.0 - self._absent))
 
     def grow(self, fanouts: Sequence[int]) -> float:
-        """Add a layer and return its edges.
+        """Add a layer, and return its number of edges.
 
-        `fanouts` are the fan-outs of all layers up to the added one, the targets' layer first.
+        `fanouts` contains the fan-outs of all layers up to the added one, starting with the targets' layer.
         """
         degrees = self._degrees
         sampled = degrees.in_degrees if fanouts[-1] < 0 else np.minimum(degrees.in_degrees, fanouts[-1])
@@ -203,9 +204,9 @@ class LaborGrowth:
     def _absence_above(
         self, present_chances: Floats, level: NDArray[np.int64], count: int
     ) -> tuple[Floats, Floats]:
-        """Return [count + 1, C] probabilities that no out-neighbor of level j or above is present.
+        """Return the probability that no out-neighbor of level j or above is present: [count + 1, C].
 
-        The first table is for all out-neighbors, the second for all but one.
+        The first array is for all out-neighbors, the second for all but one.
         """
         size, degrees = len(self._shares), self._degrees
         picks = np.zeros((count + 1, size))
@@ -220,18 +221,18 @@ class LaborGrowth:
         )
 
     def _iterate_importance(self, levels: Floats, onward: Floats) -> tuple[Floats, Floats]:
-        """Return [J] source probabilities by largest share, and [J] kept fractions of neighbors.
+        """Return the source probability for each largest share, and the retained fractions: [J] each.
 
-        The largest share is that of the out-neighbors. The second array is the fraction of its neighbors that
-        a destination of each level keeps.
+        The largest share is that among the out-neighbors. The second array is the fraction of its neighbors
+        that a destination of each level retains.
         """
         none_from = onward @ (self._sources / max(float(self._sources.sum()), TINY))
-        # Distribution of the largest level of the neighbors of a destination of level j.
+        # Distribution of the largest levels of the neighbors of a destination of level j.
         largest = [
             np.concatenate([none_from[j + 1 : j + 2], np.diff(none_from[j + 1 :])])
             for j in range(len(levels))
         ]
-        # After one iteration, importances are the largest shares themselves.
+        # After one iteration, the importances are the largest shares themselves.
         chances = levels
         for _ in range(self._iterations - 1):
             chances = np.maximum.accumulate(np.minimum(chances * _factors(levels, largest, chances), 1.0))
@@ -240,14 +241,14 @@ class LaborGrowth:
         return np.maximum.accumulate(np.minimum(chances * factors, 1.0)), np.array(retained)
 
     def _edges(self, retained: Floats, sampled: Floats) -> float:
-        """Return the edges of a layer: the kept fraction of every destination's in-edges."""
+        """Return the edges of a layer, given the retained fractions of the destinations' in-edges."""
         ins = self._degrees.in_degrees
         per_vertex = np.where(sampled < ins, np.minimum(ins * retained, ins), ins)
         return float(self._degrees.counts @ ((1.0 - self._absent) * per_vertex))
 
 
 def _share_levels(share: Floats, ends: Floats) -> tuple[Floats, NDArray[np.int64]]:
-    """Return [J] ascending shares, and the index of each class's representative share."""
+    """Return ascending shares [J], and the index of the share that represents each class."""
     distinct = np.unique(share[share > 0])
     if len(distinct) > _MAX_LEVELS:
         order = np.argsort(share)
@@ -264,7 +265,7 @@ def _share_levels(share: Floats, ends: Floats) -> tuple[Floats, NDArray[np.int64
 
 
 def _factors(levels: Floats, largest: Sequence[Floats], chances: Floats) -> Floats:
-    """Return [J] factors c that solve E[1 / min(1, c chance)] = 1 / share over a destination's neighbors."""
+    """Return factors c, [J], with E[1 / min(1, c chance)] = 1 / share over a destination's neighbors."""
     factors = np.ones(len(levels))
     for j, share in enumerate(levels):
         low, high = 0.0, 1.0 / max(float(chances[j:].min()), TINY)
@@ -283,7 +284,7 @@ _TINY = 1e-300
 def expected_subgraphs(
     degrees: DegreeDistribution, *, layers: int, roots: int, walk_length: int, subgraphs: float
 ) -> BlockSizes:
-    """Return expected |V^l| and |E^l| of a mini-batch of `subgraphs` subgraphs, and the sampling work.
+    """Return the expected |V^l| and |E^l| of a mini-batch of `subgraphs` subgraphs, and the sampling work.
 
     A walk begins at a target and continues at the source of a uniformly sampled incoming edge. Its position
     after k steps has a known distribution over the degree classes, so the probability q that it visits a
@@ -296,7 +297,7 @@ def expected_subgraphs(
     Each subgraph has `roots` walks of `walk_length` steps. All `layers` blocks are the subgraphs with their
     inner edges, except that the last has only targets as destinations.
     """
-    # Distinguish targets from other vertices of a class, because walks begin at targets.
+    # Distinguish targets from the other vertices of a class, because walks begin at targets.
     targets = degrees.counts if degrees.target_counts is None else degrees.target_counts
     counts = np.concatenate([targets, np.maximum(degrees.counts - targets, 0.0)])
     is_target = np.arange(len(counts)) < len(targets)
@@ -309,7 +310,7 @@ def expected_subgraphs(
         return np.bincount(groups, values, len(shares)).astype(np.float64)
 
     leaving, entering = counts * outs, counts * ins
-    # [G, G] edges from group to group; a step follows them backward.
+    # [G, G] edges from group to group, which a step follows backward.
     edges = by_group(leaving)[:, None] * shares
     step_shares = edges / np.maximum(edges.sum(0), _TINY)
     group_share = leaving / np.maximum(by_group(leaving), _TINY)[groups]
@@ -321,7 +322,7 @@ def expected_subgraphs(
         staying = np.where(ins > 0, 0.0, position)
         position = group_share * (step_shares @ by_group(position - staying))[groups]
         visited = visited + not_returning * position / np.maximum(counts, _TINY)
-        # The next step may return to the previous vertex.
+        # The next step may return to the previous vertex of the walk.
         not_returning = 1.0 - degrees.reciprocity * float(position @ (1.0 / np.maximum(ins, 1.0)))
         position = position + staying
     exponents = roots * np.log1p(-np.minimum(visited, 1.0 - 1e-15))
@@ -330,7 +331,7 @@ def expected_subgraphs(
     destination = np.exp(np.minimum(exponents + roots * followed, 0.0))
 
     def inside(ends: Floats) -> float:
-        """Return the edges with both ends in a subgraph, among `ends` in-edges per class."""
+        """Return the number of edges with both ends in a subgraph, among `ends` in-edges of each class."""
         out_share, in_sums = group_share, by_group(ends)
         group_edges = edges * (in_sums / np.maximum(edges.sum(0), _TINY))
         per_source = by_group(out_share * missed)[:, None], by_group(out_share * source)[:, None]
@@ -358,23 +359,23 @@ class CacheHitCurve:
     """Hit rates of caches that hold the most frequently read rows."""
 
     fractions: Floats
-    """[n] cached fractions of all rows, ascending from 0."""
+    """Cached fractions of all rows, ascending from 0: [n]."""
     rates: Floats
-    """[n] fraction of the reads that hit the cached rows."""
+    """Fraction of the reads that hit the cached rows, for each cached fraction: [n]."""
 
     @classmethod
     def from_classes(cls, counts: Floats, visits: Floats, num_vertices: float) -> CacheHitCurve:
-        """Build a curve from classes of vertices.
+        """Create a curve from classes of vertices.
 
-        `counts` [C] are the vertices per class, `visits` [C] the reads per row of a class over some period.
-        `num_vertices` includes vertices of no class.
+        `counts` [C] contains the number of vertices of each class, and `visits` [C] the number of reads per
+        row in any period. `num_vertices` includes vertices without a class.
         """
         order = np.argsort(-visits, kind="stable")
         return cls.from_ranking(counts[order], visits[order], num_vertices)
 
     @classmethod
     def from_ranking(cls, counts: Floats, visits: Floats, num_vertices: float) -> CacheHitCurve:
-        """Build a curve for caches that hold the first classes in the given order, not by frequency."""
+        """Create a curve for caches that hold the first classes in the given order."""
         rows = np.concatenate([[0.0], np.cumsum(counts)]) / max(num_vertices, 1.0)
         reads = np.concatenate([[0.0], np.cumsum(counts * visits)])
         rates = reads / reads[-1] if reads[-1] else np.zeros(len(reads))
@@ -385,14 +386,14 @@ class CacheHitCurve:
         return cls(rows, rates)
 
     def __call__(self, part: float) -> float:
-        """Return the hit rate with a fraction `part` of all rows cached."""
+        """Return the hit rate if a fraction `part` of all rows is cached."""
         return float(np.interp(part, self.fractions, self.rates))
 
 
 def expected_hit_rates(degrees: DegreeDistribution, fanouts: Sequence[int], targets: float) -> CacheHitCurve:
-    """Estimate hit rates of neighbor sampling from degrees alone, with equal reads for equal degrees.
+    """Estimate the hit rates of neighbor sampling from degrees alone: equal degrees have equal reads.
 
-    Parameters are as in `expected_sizes`.
+    The parameters are those of `expected_sizes`.
     """
     check_sampling(fanouts, targets)
     growth = Growth(degrees, target_chances(degrees, targets))

@@ -11,8 +11,8 @@ _MAX_CANDIDATES = 5
 def nearest_name(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known name most similar to a possibly misspelt word, or None if no name is similar enough.
 
-    A name that differs from the word by two swapped adjacent letters wins over all others. `cutoff` is the
-    minimum similarity from 0 to 1, as in `difflib.get_close_matches`.
+    A name that differs from the word by one swap of adjacent letters is preferred to all others. `cutoff` is
+    the minimum similarity from 0 to 1, as in `difflib.get_close_matches`.
     """
 
     def similarity(name: str) -> tuple[bool, float]:

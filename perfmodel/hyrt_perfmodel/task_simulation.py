@@ -1,4 +1,4 @@
-"""Event simulation of queued tasks that share cores, memory bandwidth and links."""
+"""Discrete-event simulation of queued tasks that share cores, memory bandwidth and links."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Spans = list[tuple[float, float]]
-"""(begin, end) pairs, in any unit of time."""
+"""List of (begin, end) pairs in any unit of time."""
 
 
 def merge_spans(spans: Iterable[tuple[float, float]]) -> Spans:
-    """Merge spans that touch or overlap; return them in order."""
+    """Merge spans that touch or overlap, and return the result in order."""
     merged: Spans = []
     for begin, end in sorted(spans):
         if merged and begin <= merged[-1][1]:
@@ -26,7 +26,7 @@ def total_length(spans: Spans) -> float:
 
 
 def overlap_length(first: Spans, second: Spans) -> float:
-    """Return the total time in which both of two merged lists are busy."""
+    """Return the total time in which spans of both merged lists overlap."""
     total, i, j = 0.0, 0, 0
     while i < len(first) and j < len(second):
         total += max(0.0, min(first[i][1], second[j][1]) - max(first[i][0], second[j][0]))
@@ -38,13 +38,13 @@ def overlap_length(first: Spans, second: Spans) -> float:
 
 
 def contended_rates(demands: Sequence[Sequence[float]], capacities: Sequence[float]) -> list[float]:
-    """Return the speed of each user relative to its speed alone: [users], above 0 and at most 1.
+    """Return the speed of each user relative to its speed alone, above 0 and at most 1: [users].
 
-    `demands` [users][resources] are at full speed, `capacities` [resources]. All users slow down by the same
-    factor until a resource suffices for its users; users of other resources continue faster (max-min fairness
-    of the slowdown, by progressive filling: Bertsekas and Gallager, "Data Networks", section 6.5.2). Users of
-    one resource therefore get shares in proportion to their demands, as threads that share cores do, and no
-    resource has idle capacity that a user could use.
+    `demands` [users][resources] contains the demands at full speed, and `capacities` [resources] the
+    capacities. The speeds of all users rise by the same factor until a resource is exhausted; users of other
+    resources continue (max-min fairness by progressive filling: Bertsekas and Gallager, "Data Networks",
+    section 6.5.2). Users of one resource therefore get shares in proportion to their demands, as threads that
+    share cores do, and no resource has idle capacity that a user could use.
     """
     rates = [1.0] * len(demands)
     free = set(range(len(demands)))
@@ -58,7 +58,7 @@ def contended_rates(demands: Sequence[Sequence[float]], capacities: Sequence[flo
                 level, scarce = capacity / demand, resource
         if scarce < 0:
             break
-        # Levels increase monotonically; without this line, rounding could leave a user no capacity.
+        # Levels must increase monotonically: rounding could otherwise leave a user no capacity.
         last_level = level = max(level, last_level)
         for user in [user for user in free if demands[user][scarce] > 0]:
             rates[user] = level
@@ -68,20 +68,20 @@ def contended_rates(demands: Sequence[Sequence[float]], capacities: Sequence[flo
     return rates
 
 
-# Fraction of a task that may remain due to rounding when it ends.
+# Fraction of a task that may remain at its end because of rounding.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedTask:
-    """One task of a queue."""
+    """Task of a queue."""
 
     queue: str
-    """Queue name; tasks of a queue run one at a time, in the given order."""
+    """Name of the queue, whose tasks run one at a time in the given order."""
     seconds: float
     """Duration without contention."""
     needs: tuple[int, ...] = ()
-    """Indices of earlier tasks that must have ended."""
+    """Indices of the earlier tasks that must have ended before this task begins."""
     uses: tuple[tuple[str, float], ...] = ()
     """Shared resources, and the demand for each at full speed."""
     name: str = ""
@@ -101,11 +101,11 @@ class TaskTimes:
 
 
 def run_tasks(tasks: Sequence[QueuedTask], capacities: Mapping[str, float]) -> TaskTimes:
-    """Simulate tasks, listed in the order of their queues, event by event.
+    """Simulate tasks, which are listed in the order of their queues, event by event.
 
     A task begins when the previous task of its queue and all tasks that it needs have ended. Tasks that
-    together exceed a resource's capacity slow each other down: see `contended_rates`. Resources without an
-    entry in `capacities` are unlimited. Raises ValueError if a task needs itself or a later task.
+    together exceed the capacity of a resource slow each other down: see `contended_rates`. Resources without
+    an entry in `capacities` are unlimited. Raises ValueError if a task needs itself or a later task.
     """
     for number, task in enumerate(tasks):
         if any(not 0 <= other < number for other in task.needs):
@@ -133,7 +133,7 @@ class _TaskRun:
             for other in set(task.needs):
                 self._dependents[other].append(number)
         self._next = dict.fromkeys(self._queues, 0)
-        # Remaining seconds of each running task, at full speed.
+        # Remaining seconds of each running task at full speed.
         self._remaining: dict[int, float] = {}
         self._rates: dict[tuple[tuple[float, ...], ...], list[float]] = {}
 

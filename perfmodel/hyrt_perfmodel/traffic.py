@@ -1,4 +1,4 @@
-"""Traffic between ranks in one step, expected per strategy, and the cost of collectives.
+"""Expected traffic between ranks in one step with each strategy, and the cost of collectives.
 
 Collectives follow the alpha-beta model (Thakur, Rabenseifner and Gropp, "Optimization of collective
 communication operations in MPICH", 2005).
@@ -18,7 +18,7 @@ from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
 
 def busiest_link_bytes(sent: NDArray[np.float64]) -> float:
-    """Return the bytes in the busiest direction of any link, from [N, N] bytes between ranks.
+    """Return the bytes in the busiest direction of any link, given the bytes between ranks [N, N].
 
     The diagonal is ignored.
     """
@@ -27,7 +27,7 @@ def busiest_link_bytes(sent: NDArray[np.float64]) -> float:
 
 
 def all_to_all_v_s(sent: NDArray[np.float64], network: Network) -> float:
-    """Return the seconds of an all-to-all with blocks of [N, N] bytes from each rank to each other.
+    """Return the seconds of an all-to-all, given the bytes from each rank to each other rank [N, N].
 
     Each rank sends N - 1 messages; the busiest link determines the time.
     """
@@ -36,7 +36,7 @@ def all_to_all_v_s(sent: NDArray[np.float64], network: Network) -> float:
 
 
 def all_reduce_bytes(num_bytes: float, ranks: int) -> float:
-    """Return the bytes that each rank sends in a ring all-reduce: 2 (N - 1) / N of the array."""
+    """Return the bytes that each rank sends in a ring all-reduce: 2 (N - 1) / N times the array."""
     return 2 * (ranks - 1) / ranks * num_bytes
 
 
@@ -47,13 +47,12 @@ def all_reduce_s(num_bytes: float, ranks: int, network: Network) -> float:
 
 ROWS = "rows"
 EDGES = "edges"
-"""Vertices whose neighbors are requested, and the neighbors, if edges are partitioned among ranks."""
+"""Purpose of requests for vertices' neighbors, and of the responses, if ranks have different edges."""
 GRADIENTS = "gradients"
 MODELS = "models"
 PURPOSES = (ROWS, "hidden", "partials", MODELS, GRADIENTS)
-"""Purposes of traffic, in table order: input rows, first-layer results and their gradients, partial
-aggregates, migrating models, and gradient sums.
-"""
+"""Purposes of traffic in the order of the table: input rows, first-layer results and their gradients, partial
+aggregates, migrating models, and gradient sums."""
 WEIGHT_PURPOSES = (MODELS, GRADIENTS)
 """Purposes whose bytes do not depend on the number of targets in a step."""
 
@@ -63,34 +62,34 @@ class PurposeTraffic:
     """Traffic of one purpose in a step."""
 
     sent: NDArray[np.float64]
-    """[N, N] bytes from each rank to each other."""
+    """Number of bytes from each rank to each other rank: [N, N]."""
     messages: int
-    """Number of sequential messages of a rank; 0 if the bytes are part of another purpose's messages."""
+    """Number of sequential messages of a rank, or 0 if the bytes are part of another purpose's messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTraffic:
-    """Traffic of a step of N ranks."""
+    """Traffic of a step between N ranks."""
 
     ranks: int
     purposes: Mapping[str, PurposeTraffic]
     """Traffic by purpose, without gradients; purposes without traffic are absent."""
     gradient_bytes: float
-    """Bytes of one model's gradient sums, which are all-reduced."""
+    """Number of bytes of one model's gradient sums, which are all-reduced."""
     time_steps: int = 1
-    """Number of sequential time steps into which a rank divides its work of a step (HopGNN section 5.1)."""
+    """Number of sequential time steps into which a rank divides its part of a step (HopGNN section 5.1)."""
     largest_share: float = 1.0
-    """Maximum targets of a rank, relative to their mean; the stages of that rank are the slowest."""
+    """Maximum targets of a rank relative to the mean over ranks. The stages of this rank are the slowest."""
 
     def bytes_by_purpose(self) -> dict[str, float]:
-        """Return the bytes that all ranks together send, per purpose."""
+        """Return the bytes that all ranks together send, by purpose."""
         by_purpose = dict.fromkeys(PURPOSES, 0.0)
         by_purpose |= {name: float(traffic.sent.sum()) for name, traffic in self.purposes.items()}
         by_purpose[GRADIENTS] = self.ranks * all_reduce_bytes(self.gradient_bytes, self.ranks)
         return by_purpose
 
     def seconds_by_purpose(self, network: Network) -> dict[str, float]:
-        """Return the seconds of each purpose alone; 0 for purposes without traffic."""
+        """Return the seconds of each purpose alone, or 0 for purposes without traffic."""
         by_purpose = dict.fromkeys(PURPOSES, 0.0)
         for name, traffic in self.purposes.items():
             if traffic.sent.any():
@@ -99,7 +98,7 @@ class StepTraffic:
         return by_purpose
 
     def link_s(self, network: Network) -> float:
-        """Return the time that the busiest link is busy with all traffic."""
+        """Return the time that the busiest link needs for all traffic."""
         sent = sum((traffic.sent for traffic in self.purposes.values()), np.zeros((self.ranks, self.ranks)))
         reduced = all_reduce_bytes(self.gradient_bytes, self.ranks)
         return network.uneven_s(busiest_link_bytes(sent), 0) + network.seconds(reduced, 0)
@@ -107,13 +106,13 @@ class StepTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkDistribution:
-    """Distribution of a step's work over ranks."""
+    """Distribution of a step's work among ranks."""
 
     ranks: int
     locality: float
-    """Fraction of the local targets' input rows that are also local: 1 / N for random partitions."""
+    """Fraction of a local target's input rows that are local too, which is 1 / N for random partitions."""
     time_steps: int | None = None
-    """Time steps of `hopgnn` after merging, 1 to N; None for N."""
+    """Number of time steps of `hopgnn` after merging, from 1 to N; None means N."""
     multiplies_sources: bool = False
     """Whether the first layer multiplies or combines every source row before summing."""
 
@@ -129,11 +128,11 @@ class WorkDistribution:
 def expected_traffic(
     strategy: str, training: TrainingWorkload, distribution: WorkDistribution
 ) -> StepTraffic:
-    """Return the traffic of a step divided equally among the ranks; the strategy is a key of `EXPECTED`.
+    """Return the traffic of a step that is divided equally among ranks. `strategy` is a key of `EXPECTED`.
 
-    The batch size of `training` is that of a step over all ranks. Vertices shared by several mini-batches are
-    assumed as likely to be local as others; mini-batches of local targets are assumed as large as
-    mini-batches of random targets.
+    The batch size of `training` is that of a step over all ranks. The model assumes that vertices in several
+    mini-batches are as likely to be local as others, and that mini-batches of local targets are as large as
+    those of random targets.
     """
     work = training.at(training.batch_size / distribution.ranks)
     purposes, time_steps = EXPECTED[strategy](work, training, distribution)
@@ -151,14 +150,14 @@ def model_bytes(work: Workload) -> float:
 
 
 def hidden_bytes(work: Workload) -> float:
-    """Return the bytes per row of the first layer's first product; with attention, of all heads."""
+    """Return the bytes per row of the first layer's first product, with attention over all heads."""
     heads = work.f_in(1) / (work.features[0] * (2 if work.concat else 1))
     width = work.hidden_width(1) or work.features[1] * heads
     return width * work.bytes_per_value
 
 
 def partial_bytes(work: Workload, *, is_source: bool = False) -> float:
-    """Return the bytes per vertex of the first layer's input to its product, or per source row."""
+    """Return the bytes of the input of the first layer's product, per vertex or per source row."""
     width = work.features[0] if is_source else work.f_in(1)
     return width * work.bytes_per_value
 
@@ -188,7 +187,7 @@ def _home(work: Workload, training: TrainingWorkload, spread: WorkDistribution) 
 def _hopgnn(work: Workload, training: TrainingWorkload, spread: WorkDistribution) -> Expected:
     ranks = spread.ranks
     time_steps = spread.time_steps or ranks
-    # Targets of merged time steps are trained on another, random rank.
+    # The targets of merged time steps are trained on another, random rank.
     local_share = time_steps / ranks
     elsewhere = (1 - spread.locality) / max(ranks - 1, 1)
     local = local_share * spread.locality + (1 - local_share) * elsewhere
@@ -234,4 +233,4 @@ EXPECTED: Mapping[str, Callable[[Workload, TrainingWorkload, WorkDistribution], 
         "local": _home,
     }
 )
-"""Functions that return the expected traffic per strategy, in table order."""
+"""Functions that return the expected traffic of each strategy, in the order of the table."""

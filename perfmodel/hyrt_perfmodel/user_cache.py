@@ -1,4 +1,4 @@
-"""Cache folder for measurements, compiled kernels and downloads."""
+"""Cache folder of the user for measurements, compiled kernels and downloads."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def user_cache_dir() -> Path:
-    """Return the user's cache folder, which may not exist, and cannot be created if the user has no home.
+    """Return the user's cache folder, which may not exist and cannot be created if the user has no home.
 
-    The folder is XDG_CACHE_HOME, or `~/.cache` if that variable is unset or not absolute (the XDG
-    specification requires relative paths to be ignored).
+    The folder is XDG_CACHE_HOME, or `~/.cache` if this variable is unset or not absolute (the XDG
+    specification requires that relative paths are ignored).
     """
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # Path.home() raises an exception for a user without a home, such as an arbitrary user id in a container.

@@ -1,4 +1,4 @@
-"""Validation of numbers in dataclass fields, and a YAML loader with the location of errors."""
+"""Validation of numbers in dataclass fields, and a YAML loader that reports the location of errors."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def _reject_bool(value: Any) -> Any:
 
 
 Number = Annotated[float, BeforeValidator(_reject_bool)]
-"""Number from a file; `true` and `false`, which Python treats as 1 and 0, are rejected."""
+"""Number from a file. `true` and `false`, which Python treats as 1 and 0, are rejected."""
 
 Positive = Annotated[Number, "a number above 0"]
-"""The value may be infinite, except in a file."""
+"""Number above 0, which may be infinite except in a file."""
 
 Unbounded = Annotated[float, AllowInfNan(True), BeforeValidator(_reject_bool), "a number above 0"]
-"""Number above 0; infinite if there is no limit."""
+"""Number above 0, which is infinite if there is no limit."""
 
 NonNegative = Annotated[Number, "a number of at least 0"]
 WholeNumber = Annotated[int, BeforeValidator(_reject_bool)]
@@ -50,7 +50,7 @@ def check_numbers(owner: str, value: Any) -> None:
 
 
 def check_kind(owner: str, value: Any, kind: type[Kind], remedy: str) -> Kind:
-    """Return a value after checking its class; raise ValueError with its type and the remedy."""
+    """Return a value if it has a class; otherwise raise ValueError with its type and the remedy."""
     if not isinstance(value, kind):
         raise ValueError(f"{owner} is of type {type(value).__name__}: {remedy}")
     return value
@@ -62,7 +62,7 @@ def check_size(owner: str, value: Any) -> None:
 
 
 def check_sizes(owner: str, values: Any, count: int | None = None, reason: str = "") -> None:
-    """Check that a value is a tuple or list of `count` numbers of at least 0; `reason` explains the count."""
+    """Check that a value is a tuple or list of `count` numbers of at least 0. `reason` explains `count`."""
     fits = isinstance(values, tuple | list) and count in (None, len(values))
     if not fits or not all(_is_number(value, "a number of at least 0") for value in values):
         many = "numbers" if count is None else f"{count} number{'s' * (count != 1)}"
@@ -72,7 +72,7 @@ def check_sizes(owner: str, values: Any, count: int | None = None, reason: str =
 
 @cache
 def _rules(kind: type) -> list[tuple[str, str, bool]]:
-    """Return (name, rule, whether None is allowed) for each field of a dataclass that has a rule."""
+    """Return (name, rule, whether None is allowed) of each field of a dataclass that has a rule."""
     rules_by_field = []
     for name, hint in get_type_hints(kind, include_extras=True).items():
         parts = (hint, *get_args(hint))
@@ -93,7 +93,7 @@ def _is_number(value: object, rule: str) -> bool:
 T = TypeVar("T")
 
 _EXTRA = "unexpected_keyword_argument"
-# Expected values by pydantic error type.
+# Expected values, by pydantic error type.
 _EXPECTED = {
     "a number": ("float_type", "float_parsing"),
     "a finite number": ("finite_number",),
@@ -104,10 +104,10 @@ _EXPECTED = {
 }
 
 
-# Maximum number of values that aliases may expand to: a few lines can expand beyond any memory.
+# Maximum total number of values to which aliases may expand: a few lines could otherwise exceed any memory.
 _MAX_ALIASED_VALUES = 100_000
 
-# Unterminated construct by a word in the parser's context message.
+# Constructs that may be unterminated, by a word in the context of the parser's message.
 _UNTERMINATED = {"sequence": "a list", "mapping": "a mapping", "scalar": "a quoted string"}
 
 
@@ -124,11 +124,11 @@ _NUMBERS = {
 
 
 class StrictYaml(yaml.SafeLoader):
-    """YAML loader without the surprises of YAML 1.1.
+    """YAML loader that avoids the surprises of YAML 1.1.
 
-    Duplicate keys are an error, because the last one would silently replace the first. Numbers are decimal:
-    YAML 1.1 reads 010 as 8, 1:30 as 90, and 1e-3 as text. Dates are text. Aliases (`*a`) may expand to
-    100,000 values in total, and must not refer to a node that contains them.
+    Duplicate keys are an error, because the last one would silently replace the first. Numbers are decimal,
+    whereas YAML 1.1 reads 010 as 8, 1:30 as 90, and 1e-3 as text. Dates are text. Aliases (`*a`) may expand
+    to 100,000 values in total, and must not refer to a node that contains the alias.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012
@@ -148,12 +148,12 @@ class StrictYaml(yaml.SafeLoader):
 
 
 def _check_nodes(document: yaml.Node) -> None:
-    """Reject duplicate keys, recursive aliases, and aliases that expand to too many values.
+    """Raise an error for duplicate keys, recursive aliases, and aliases that expand to too many values.
 
-    An alias is composed into the same node object as its anchor, so merging (`<<`), printing or checking
-    visits the node once per alias. Keys are checked before merging, which adds the keys of other nodes.
+    An alias and its anchor are the same node object, so merging (`<<`), printing or checking visits the node
+    once per alias. Keys are checked before merging, which adds the keys of other nodes.
     """
-    # Number of values that a node expands to; None while its children are being counted.
+    # Number of values to which a node expands; None while its children are being counted.
     stands_for: dict[int, int | None] = {}
 
     def count(node: yaml.Node) -> int:
@@ -194,7 +194,7 @@ def _node_error(problem: str, node: yaml.Node) -> yaml.YAMLError:
 
 
 class StrictDumper(yaml.SafeDumper):
-    """YAML dumper that quotes text that `StrictYaml` or another YAML reader would parse as a number."""
+    """YAML dumper that quotes text if `StrictYaml` or another YAML reader would parse it as a number."""
 
 
 for _tag, _form in _NUMBERS.items():
@@ -216,13 +216,13 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {yaml_problem(error)}") from error
     except (RecursionError, ValueError, OverflowError) as error:
-        # The text is nested too deeply, or a number has too many digits.
+        # These errors mean that the text is nested too deeply, or that a number has too many digits.
         raise ValueError(f"{path} is not readable as YAML: {error}") from error
     return check_mapping(content, str(path))
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:
-    """Return a one-line description of a YAML error: `line 2, column 1: the text ends inside a list`."""
+    """Describe a YAML error in one line, such as `line 2, column 1: the text ends inside a list`."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem is None:
         return " ".join(str(error).split())
     mark = error.problem_mark or error.context_mark
@@ -239,7 +239,7 @@ def yaml_problem(error: yaml.YAMLError) -> str:
 
 
 def check_mapping(value: Any, location: str) -> Mapping[str, Any]:
-    """Return the value if it is a mapping with text keys; otherwise raise ValueError."""
+    """Return a value if it is a mapping with text keys; otherwise raise ValueError."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ValueError(f"{location}: expected a mapping (key: value), got {_format_value(value)}")
     return value
@@ -248,7 +248,7 @@ def check_mapping(value: Any, location: str) -> Mapping[str, Any]:
 def check_keys(
     content: Mapping[str, Any], known: Collection[str], required: Collection[str], location: str
 ) -> None:
-    """Check that every key is known and that no required key is missing."""
+    """Raise ValueError if a key is unknown or a required key is missing."""
     for key in content:
         if key not in known:
             raise ValueError(f"{location}: {_describe_unknown_key(key, known)}")
@@ -260,26 +260,25 @@ def check_keys(
 def build_dataclass(
     kind: type[T], content: Any, location: str, *, required: Collection[str] = (), infinite: bool = False
 ) -> T:
-    """Build a dataclass from a mapping, converting values as the field annotations require.
+    """Create a dataclass from a mapping, converting values as the field annotations require.
 
-    `location` names the mapping in messages. The `required` fields must be present although they have a
-    default. With `infinite`, every number may be infinite, instead of only the fields whose annotation allows
-    it.
+    `location` is the name of the mapping in messages. The `required` fields must be present although they
+    have a default. With `infinite`, every number may be infinite, not only fields whose annotation allows it.
     """
-    # A config applies to a nested dataclass only, hence the one-element tuple.
+    # Use a tuple, because pydantic applies a config only to nested dataclasses.
     reader = TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid", allow_inf_nan=infinite))  # type: ignore[valid-type]
     try:
         (built,) = reader.validate_python([check_mapping(content, location)])
         check_keys(content, content, required, location)
     except ValidationError as error:
-        # Report an unknown key before a missing one: it may be a misspelling of the missing key.
+        # Report an unknown key before a missing key, because it may be a misspelling of the missing one.
         first = min(error.errors(include_url=False), key=lambda detail: detail["type"] != _EXTRA)
         raise ValueError(_describe_error(kind, first, location)) from error
     return built
 
 
 def _describe_error(kind: type, error: ErrorDetails, where: str) -> str:
-    """Describe a pydantic error with its location: `file: key` at the top level, `file: key.key` below."""
+    """Describe a pydantic error and its location: `file: key`, or in a nested mapping `file: key.key`."""
     problem, path = error["type"], error["loc"][1:]
     key = path[-1] if path else ""
     if problem in ("missing", _EXTRA):
@@ -306,7 +305,7 @@ def _format_location(path: Sequence[int | str], where: str) -> str:
 
 
 def _dataclass_at(kind: Any, path: Sequence[int | str]) -> Any:
-    """Return the dataclass at a path within another dataclass."""
+    """Return the class of the dataclass at a path within another dataclass."""
     for part in path:
         kind = _find_dataclass(get_type_hints(kind).get(str(part))) or kind
     return kind
@@ -324,6 +323,6 @@ def _describe_unknown_key(key: str, known: Collection[str]) -> str:
 
 def _format_value(value: Any) -> str:
     if isinstance(value, int) and abs(value) >= 10**60:
-        return "a number of more than 60 digits"  # Python may refuse to print it.
+        return "a number of more than 60 digits"  # Python may refuse to print the number.
     text = repr(value)
     return "nothing" if value is None else text if len(text) < 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""Sizes of a training step, for mini-batches, full-graph steps and chunks, and files that specify them."""
+"""Sizes of a training step for mini-batches, full-graph steps and chunks, and workload files."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ GatherKind = Literal["sum", "attention", "max", "loops"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeReads:
-    """Rows that one direction of one layer reads along edges."""
+    """Rows that one pass of one layer reads along edges."""
 
     kind: GatherKind
-    """Sum (including mean and GCN normalization), attention-weighted sum, maximum, or compiled edge loops."""
+    """Kind of gather: sum (also mean and GCN normalization), attention, maximum, or compiled edge loops."""
     is_backward: bool
     """Whether gradients are propagated back to the sources."""
     rows: float
-    """Number of rows read: one per contributing edge, and one per vertex if vertices read their own rows."""
+    """Number of rows read: one per contributing edge, and one per vertex if vertices read self rows."""
     width: int
     sources: float
     """Number of distinct rows that may be read."""
     masked_heads: int = 0
-    """Attention heads with dropout, for which a mask is generated per edge and head."""
+    """Number of attention heads with dropout, for which a mask is generated per edge and head."""
     num_skipped: float = 0.0
-    """Edges that are inspected but lead to no row."""
+    """Number of edges that are inspected but do not read a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,44 +51,44 @@ class FullGraphStep:
     """Work and memory requirements of a full-graph step."""
 
     arrays: Mapping[str, float]
-    """Bytes per array, by display name."""
+    """Size of each array in bytes, by display name."""
     reads: tuple[EdgeReads, ...]
     """All gathers, forward and backward."""
     calls: float
-    """Chunks of rows that are computed, counted once per pass."""
+    """Number of chunks of rows that are computed, counted once per pass."""
     macs: float
-    """Multiply-accumulates of all row-wise passes."""
+    """Number of multiply-accumulates in all row-wise passes."""
     values: float
-    """Values that all row-wise passes read and write."""
+    """Number of values that all row-wise passes read and write."""
     sparse_macs: float = 0.0
-    """Multiply-accumulates of products of sparse rows."""
+    """Number of multiply-accumulates in products of sparse rows."""
     sparse_weights: float = 0.0
-    """Weights that products of sparse rows read, counted once per product."""
+    """Number of weights that products of sparse rows read, counted once per product."""
     matrices: Mapping[str, float] = field(default_factory=dict)
-    """The subset of `arrays` that is stored in a file if it exceeds the host memory budget."""
+    """Part of `arrays` that is stored in a file if it exceeds the host memory budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherLayer:
-    """One layer that gathers rows and multiplies the gathered result."""
+    """Layer that gathers rows and multiplies the result."""
 
     gather_width: int
-    """Columns of the rows that are read along edges."""
+    """Number of columns of the rows that are read along edges."""
     out_width: int
-    """Columns of the result."""
+    """Number of columns of the result."""
     has_input_grad: bool = True
-    """Whether gradients are propagated along the edges; False for a layer that gathers the raw features."""
+    """Whether gradients are propagated along edges, which is not the case if the layer gathers features."""
     is_cached: bool = False
-    """Whether the gathered result is cached on the host across epochs: for features without dropout."""
+    """Whether the gathered result is cached on the host for all epochs, as for features without dropout."""
     shapes: tuple[tuple[int, int], ...] = ()
-    """Input and output columns of its products; by default one of `gather_width` and `out_width` columns."""
+    """Input and output columns of each product; by default one product, `gather_width` to `out_width`."""
     reads_self: bool = False
-    """Whether vertices also read their own rows."""
+    """Whether vertices also read self rows."""
     scales_sources: bool = False
-    """Whether rows are scaled by a factor of their source; gradients are always scaled by destination."""
+    """Whether rows are scaled by a factor of their source. Gradients are always scaled by destination."""
     has_dropout: bool = False
     has_source_dropout: bool = False
-    """Whether dropout is applied to source rows, each time they are uploaded."""
+    """Whether dropout is applied to source rows whenever these are uploaded."""
 
     @property
     def products(self) -> tuple[tuple[int, int], ...]:
@@ -97,45 +97,45 @@ class GatherLayer:
 
     @property
     def sum_width(self) -> int:
-        """Columns of a vertex's gathered result: more than a row's if its own row is concatenated."""
+        """Number of columns of a gathered result, which is wider than a row if a self row is concatenated."""
         return self.products[0][0]
 
     @property
     def weights(self) -> int:
-        """Number of weights, which is also the multiply-accumulates per row of the forward pass."""
+        """Number of weights, which is also the number of multiply-accumulates per row in the forward pass."""
         return sum(taken * made for taken, made in self.products)
 
     def backward_macs(self, *, needs_input_grad: bool) -> int:
         """Return the multiply-accumulates per row of the backward pass.
 
-        These are for the weight gradients and for the gradient of each product's input, the first product's
-        only if `needs_input_grad`.
+        They compute the weight gradients and the gradient of each product's input, for the first product only
+        if `needs_input_grad`.
         """
         first, *others = (taken * made for taken, made in self.products)
         return self.weights + sum(others) + first * needs_input_grad
 
     @property
     def num_results(self) -> int:
-        """Result values of all products per row."""
+        """Number of result values of all products per row."""
         return sum(made for _, made in self.products)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkShape:
-    """Rows gathered along the edges between two intervals."""
+    """Sizes of a chunk, which contains the edges between two intervals."""
 
     edges: float
-    """Edges, each of which reads one row."""
+    """Number of edges, each of which reads one row."""
     rows: float
-    """Destination rows with at least one edge."""
+    """Number of destination rows with at least one edge."""
     width: int
     read_rows: float
-    """Rows of the source interval."""
+    """Number of rows of the source interval."""
     scaled: bool = False
 
 
 LoadForm = Literal["rows", "aggregated", "in_place", "sparse"]
-"""Output of the load stage: gathered rows, first-layer aggregates, the matrix in place, or sparse rows."""
+"""Output of the load stage: gathered rows, aggregates of layer 1, the matrix in place, or sparse rows."""
 
 _ENTRY_BYTES = 8
 _SPARSE_ROW_BYTES = 8
@@ -143,24 +143,24 @@ _SPARSE_ROW_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseInput:
-    """Sparse feature rows, of which only nonzero values are stored, and the first layer's products of them.
+    """Sparse feature rows, which store only nonzero values, and the first layer's products of these rows.
 
-    The layer multiplies before it aggregates, which gives the same sums with one multiply-accumulate per
+    The layer multiplies before it aggregates, which yields the same sums with one multiply-accumulate per
     stored value and product column.
     """
 
     row_entries: float
     """Mean number of stored values per row."""
     product_width: int
-    """Columns of a source row's product, which is then aggregated."""
+    """Number of columns of a source row's product, which is then aggregated."""
     has_self_rows: bool = False
-    """Whether the destinations' own rows are also multiplied, by separate weights (GraphSAGE)."""
+    """Whether self rows are multiplied too, by separate weights (GraphSAGE)."""
     width_in: float = 0.0
-    """f_in of a product after the aggregation (GIN's second product); 0 if there is none."""
+    """Input width f_in of a product after the aggregation (GIN's second product), or 0 if there is none."""
 
     @property
     def row_bytes(self) -> float:
-        """Bytes of a row: a column index and a value per entry, and an offset."""
+        """Number of bytes of a row: a column index and a value per entry, and an offset."""
         return self.row_entries * _ENTRY_BYTES + _SPARSE_ROW_BYTES
 
 
@@ -169,19 +169,19 @@ class Workload:
     """One trainer's mini-batch, layer by layer."""
 
     vertices: tuple[float, ...]
-    """|V^0| .. |V^L|: input vertices first, targets last."""
+    """|V^0| .. |V^L|: numbers of vertices, input vertices first, targets last."""
     edges: tuple[float, ...]
-    """|E^1| .. |E^L|: sampled edges per layer."""
+    """|E^1| .. |E^L|: numbers of sampled edges in each layer."""
     features: tuple[int, ...]
     """f^0 .. f^L: row widths."""
     concat: bool
-    """Whether a layer concatenates a vertex's own row and the aggregate, so that f_in = 2 f."""
+    """Whether a layer concatenates the self row and the aggregate, so that f_in = 2 f."""
     bytes_per_value: int = 4
-    """S, the bytes per value."""
+    """Number of bytes per value, S."""
     input_bytes: float | None = None
-    """Stored bytes of a dense input row, if quantized or half-precision; None for f^0 S."""
+    """Stored bytes of a dense input row if it is quantized or half-precision; None for f^0 S."""
     edge_value_bytes: float = 0.0
-    """Bytes of an edge's weight and features, which are transferred with the edge."""
+    """Number of bytes of an edge's weight and features, which are transferred with the edge."""
     widths_in: tuple[float, ...] | None = None
     """f_in^1 .. f_in^L: multiply-accumulates of an update divided by f^l, for models that do not multiply the
     aggregate exactly once; None for f^(l-1), doubled if a layer concatenates.
@@ -190,22 +190,20 @@ class Workload:
     """Width of a hidden layer inside each update, which then has two products; 0 for an update without one,
     None if no update has one."""
     weights: float | None = None
-    """Number of weights, if it differs from the weights that one vertex per layer is multiplied by."""
+    """Number of weights, if it is not the number of weights by which one vertex per layer is multiplied."""
     rows_per_edge: int = 1
-    """Rows read per edge: one per head with attention, otherwise one."""
+    """Number of rows read per edge: one per head with attention, otherwise one."""
     edge_bytes: tuple[float, ...] | None = None
-    """Mean bytes of a row that an edge reads, per layer, for heterogeneous graphs, whose source rows differ
-    in width; None for f^(l-1) S, and for the bytes of an input row in the first layer.
-    """
+    """Mean bytes of a row that an edge reads in each layer of a heterogeneous graph, whose source rows differ
+    in width; None for f^(l-1) S, or in the first layer the bytes of an input row."""
     calls: float | None = None
-    """Effective number of layers for fixed costs: heterogeneous layers call operators per relation."""
+    """Effective number of layers for fixed costs, as heterogeneous layers call operators per relation."""
     sparse: SparseInput | None = None
     """Sparse representation of the input rows; None if the rows are dense."""
     walk_steps: float = 0.0
     scanned_edges: float = 0.0
-    """Incoming edges of subgraph vertices, scanned to find the edges inside; `walk_steps` counts vertices
-    visited by random walks, with repetitions. Both are 0 for neighbor sampling.
-    """
+    """Number of in-edges of subgraph vertices, which are scanned to find the edges inside. `walk_steps` is
+    the number of vertices that random walks visit, with repetitions. Both are 0 for neighbor sampling."""
 
     def __post_init__(self) -> None:
         check_sizes("workload: edges", self.edges)
@@ -226,12 +224,12 @@ class Workload:
 
     @property
     def effective_layers(self) -> float:
-        """Effective number of layers for fixed costs."""
+        """Effective number of layers that determines fixed costs."""
         return self.layers if self.calls is None else self.calls
 
     @property
     def num_edges(self) -> float:
-        """Sampled edges of all layers."""
+        """Number of sampled edges in all layers."""
         return sum(self.edges)
 
     @property
@@ -242,7 +240,7 @@ class Workload:
         return sum(self.macs(layer) for layer in range(1, self.layers + 1))
 
     def with_products(self, source_products: float, destination_products: float) -> Workload:
-        """Return the workload with this many products per source row and per destination row."""
+        """Return the workload with these numbers of products per source row and per destination row."""
         pairs = list(itertools.pairwise(self.features))
         sources = [above / max(below, 1e-30) for above, below in itertools.pairwise(self.vertices)]
         return replace(
@@ -262,7 +260,7 @@ class Workload:
         return (self.f_in(layer) + self.features[layer]) * between
 
     def hidden_width(self, layer: int) -> float:
-        """Return the width of the hidden layer inside the update of layer `layer` (1..L); 0 without one."""
+        """Return the width of the hidden layer inside layer `layer`'s update (1..L), or 0 without one."""
         return 0.0 if self.hidden_widths is None else self.hidden_widths[layer - 1]
 
     def f_in(self, layer: int) -> float:
@@ -273,7 +271,7 @@ class Workload:
 
     @property
     def row_bytes(self) -> float:
-        """Bytes of an input row as stored."""
+        """Number of stored bytes of an input row."""
         return self.dense_row_bytes if self.sparse is None else self.sparse.row_bytes
 
     @property
@@ -297,54 +295,52 @@ class TrainingWorkload:
     """Work of one training epoch."""
 
     at: Callable[[float], Workload]
-    """Expected workload of one trainer's mini-batch with that many targets."""
+    """Function that returns the expected workload of a mini-batch with a number of targets."""
     targets_per_epoch: Count
-    """Training vertices, or subgraphs per epoch if the split's units are subgraphs."""
+    """Number of training vertices, or of subgraphs per epoch if the units of the split are subgraphs."""
     batch_per_trainer: Count | None = None
-    """Targets per trainer in the paper's form, without re-splitting; None for equal shares."""
+    """Targets per trainer in the paper's form, which does not redistribute targets; None for equal shares."""
     batch_size: Count
-    """Targets (or subgraphs) per step, summed over all trainers."""
+    """Number of targets (or subgraphs) per step over all trainers."""
     sample_s: NonNegative | None = None
-    """T_sample of a step with the threads used to measure it; None to derive it from the host's rate."""
+    """Measured T_sample of a step, with the threads of the measurement; None to use the host's rate."""
     model: str = ""
-    """Kind of model, to select rates measured with it."""
+    """Kind of model, which selects the rates that were measured with it."""
     best_form: LoadForm = "rows"
-    """Cheapest input form for the model if a trainer accepts it; `rows` is always accepted."""
+    """Cheapest input form for the model, for trainers that accept it; `rows` is always accepted."""
     feature_bytes: float = math.inf
     graph_bytes: float = math.inf
-    """Bytes of the topology if known, like `feature_bytes`; data that fit in a cache load faster."""
+    """Size of the topology in bytes if known, like `feature_bytes`. Data that fit in a cache load faster."""
     resident: bool = False
-    """Whether every step has the same full-graph mini-batch, which is loaded and transferred only once."""
+    """Whether all steps have the same full-graph mini-batch, which is loaded and transferred only once."""
     learned_bytes: float = 0.0
-    """Bytes of the learned embeddings, with their optimizer state."""
+    """Size of the learned embeddings and their optimizer state in bytes."""
     transpose_bytes: float = 0.0
-    """Bytes of the edges sorted by source, if they are stored next to the topology for the whole run."""
+    """Size of the edges by source in bytes, if these are stored in addition to the topology."""
     targets: Count | None = None
-    """Number of training vertices, if a unit is the full graph instead of a vertex."""
+    """Number of training vertices if the unit is the full graph instead of a vertex."""
     target_edges: NonNegative | None = None
-    # A `DegreeDistribution`, whose module imports numpy; settings must load without it.
+    # The type is Any because the module of `DegreeDistribution` imports numpy, which settings do not load.
     degrees: Any = None
     """Degree distribution of the full graph, if it was counted."""
-    # The module of `GridSizes` also imports numpy.
+    # The type is Any because the module of `GridSizes` imports numpy too.
     chunk_counts: Callable[[int], tuple[Any, Any]] | None = None
-    """Function that counts the full graph's chunks for a number of intervals, and the chunks of the edges
-    into the targets; None if the graph is not open.
-    """
+    """Function that counts the chunks of all edges and those of the edges into targets for a number of
+    intervals; None if the graph is not open."""
     cached_fraction: NonNegative = 0.0
     """Fraction of all feature rows that each accelerator caches for the whole run."""
     hit_rate: Callable[[float], float] | None = None
-    """Cache hit rate by cached fraction of rows, most frequently read rows first; None if unknown."""
+    """Cache hit rate for a cached fraction of the most frequently read rows; None if unknown."""
     full_graph_step: Callable[[float, int], FullGraphStep] | None = None
-    """CPU trainer's full-graph step for a number of bytes of host memory and a number of threads; None if the
-    model has no special full-graph step.
-    """
+    """Function that returns the CPU trainer's full-graph step for bytes of host memory and a number of
+    threads; None if the model has no special full-graph step."""
 
     def __post_init__(self) -> None:
         check_numbers("workload", self)
 
     @property
     def miss_fraction(self) -> float:
-        """Fraction of the rows an accelerator reads that must be transferred: its cache misses."""
+        """Fraction of an accelerator's rows that must be transferred because its cache misses."""
         return (
             1.0
             if self.hit_rate is None or not self.cached_fraction
@@ -362,7 +358,7 @@ class TrainingWorkload:
         return replace(self, at=requantized, feature_bytes=self.feature_bytes * row_bytes / before)
 
     def with_cached_sizes(self) -> TrainingWorkload:
-        """Return the same work with its sizes cached per number of targets."""
+        """Return the same work with a cache of the sizes for each number of targets."""
         return replace(self, at=cache(self.at))
 
 
@@ -377,7 +373,7 @@ def proportional_workload(workload: Workload, targets: float) -> Callable[[float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Content:
-    """Keys of a workload file."""
+    """Keys of a workload file and their types."""
 
     vertices: tuple[Number, ...]
     edges: tuple[Number, ...]
@@ -392,16 +388,17 @@ class _Content:
 def load_workload(path: str | Path) -> TrainingWorkload:
     """Read a workload file.
 
-    Its sizes are those of one trainer's mini-batch with `batch_per_trainer` targets and are scaled in
-    proportion for other numbers of targets. The last entry of `vertices` may differ from `batch_per_trainer`,
-    for example if sizes are means over mini-batches of which the last of an epoch is smaller: the last layer
-    computes that many vertices, and the epoch is divided by `batch_per_trainer`. `batch_size` is set to
-    `batch_per_trainer`; the caller multiplies it by the platform's trainers.
+    The sizes in the file are those of one trainer's mini-batch with `batch_per_trainer` targets. They are
+    scaled in proportion for other numbers of targets. The last entry of `vertices` may differ from
+    `batch_per_trainer`, for example if sizes are means that include the smaller last mini-batch of an epoch:
+    it is the number of vertices that the last layer computes, while the epoch is divided by
+    `batch_per_trainer`. `batch_size` is set to `batch_per_trainer`, which the caller multiplies by the number
+    of trainers.
 
     Parameters
     ----------
     path
-        A file with `vertices` [V0 .. VL], `edges` [E1 .. EL], `features` [f0 .. fL], `concat`,
+        YAML file with `vertices` [V0 .. VL], `edges` [E1 .. EL], `features` [f0 .. fL], `concat`,
         `bytes_per_value`, `targets_per_epoch`, `batch_per_trainer` and `sample_s`.
 
     Raises

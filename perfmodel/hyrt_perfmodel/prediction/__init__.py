@@ -1,1 +1,1 @@
-"""Terms of the performance model: the time of each stage of a step, and the initial assignment."""
+"""Performance model: the time of each stage of a step, the initial assignment, and simulation."""

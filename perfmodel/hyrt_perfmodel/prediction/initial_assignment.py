@@ -1,4 +1,4 @@
-"""Memory needs of hosts and devices, and the split and threads with the shortest predicted iteration."""
+"""Memory requirements of hosts and devices, and the assignment with the shortest predicted iteration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hyrt_perfmodel.prediction.stage_times import StepModel, host_trainers, iter
 from hyrt_perfmodel.prediction.stages import ExtraTerms, topology_bytes, without_sparse_product
 from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
-# A device holds two mini-batches: one is computed while the next is transferred.
+# A device stores two mini-batches: one is computed while the next is transferred.
 _STAGED = 2
 _FLOAT_BYTES = 4
 _GIB = 2**30
@@ -29,9 +29,9 @@ def mini_batch_bytes(workload: Workload) -> float:
 
 
 def activations_bytes(workload: Workload) -> float:
-    """Return the bytes of the activations: input and output of each product, and the largest gradient.
+    """Return the bytes of activations: the input and output of each product, and the largest gradient.
 
-    A first layer over sparse rows saves the product of each row instead of a dense row.
+    If the first layer multiplies sparse rows, it saves the product of each row instead of a dense row.
     """
     products = 0.0 if workload.sparse is None else workload.vertices[0] * workload.sparse.product_width
     workload = without_sparse_product(workload)
@@ -46,10 +46,10 @@ def activations_bytes(workload: Workload) -> float:
 
 
 def full_graph_arrays(workload: Workload, training: TrainingWorkload) -> dict[str, float]:
-    """Return an upper bound of the bytes per array in full-graph training; `workload` is the full graph.
+    """Return upper bounds on the bytes of each array in full-graph training. `workload` is the full graph.
 
-    A layer saves its gathered rows and its result for the backward pass. A trainer that recomputes either, or
-    multiplies on the narrower side of the aggregation, needs less.
+    A layer saves its gathered rows and its result for the backward pass. A trainer needs less if it
+    recomputes either, or multiplies on the narrower side of the aggregation.
     """
     dense = without_sparse_product(workload)
     arrays = {
@@ -83,10 +83,10 @@ def full_graph_arrays(workload: Workload, training: TrainingWorkload) -> dict[st
 def trainer_full_graph_arrays(
     trainer: PlatformTrainer, training: TrainingWorkload, threads: int
 ) -> Mapping[str, float]:
-    """Return the bytes per array of full-graph training on a trainer.
+    """Return the bytes of each array in full-graph training on a trainer.
 
-    For the CPU trainer these are the arrays of `TrainingWorkload.full_graph_step`, if defined; for other
-    trainers an upper bound.
+    For the CPU trainer, these are the arrays of `TrainingWorkload.full_graph_step`, if it is defined. For
+    other trainers, the sizes are upper bounds.
     """
     if trainer.is_host and training.full_graph_step is not None:
         memory_gib = trainer.device.memory_gib
@@ -95,7 +95,7 @@ def trainer_full_graph_arrays(
 
 
 def trainer_memory_bytes(workload: Workload) -> float:
-    """Return the bytes that a device with separate memory holds while it trains mini-batches of that size.
+    """Return the bytes that a device with separate memory needs to train on mini-batches of this size.
 
     Optimizer state and master weights are in host memory.
     """
@@ -112,9 +112,9 @@ def host_memory_bytes(
     """Return the bytes of host memory that training needs with `depth` mini-batches in flight.
 
     These are features, learned embeddings and topology if known, mini-batches in flight, four copies of the
-    weights (master copy, its gradient and the two moments of Adam), and for every trainer that computes in
-    host memory its activations and, as on a device, a replica of the weights with gradients. `workloads` are
-    the mini-batches of all trainers with targets, `host_workloads` the subset without separate memory.
+    weights (master copy, its gradient and the two moments of Adam), and for each trainer that computes in
+    host memory its activations and a replica of the weights with gradients. `workloads` contains the
+    mini-batches of all trainers with targets, and `host_workloads` those of trainers without separate memory.
     """
     sizes = (training.feature_bytes, training.graph_bytes, training.learned_bytes)
     known = sum(size for size in sizes if math.isfinite(size))
@@ -132,9 +132,9 @@ def feature_cache_bytes(trainer: PlatformTrainer, training: TrainingWorkload) ->
 
 
 def free_cache_fraction(platform: Platform, training: TrainingWorkload) -> float:
-    """Return the fraction of all feature rows that fills half of the free memory of every accelerator.
+    """Return the fraction of all feature rows that fills at most half of each accelerator's free memory.
 
-    The result is 0 if no accelerator's memory is known, or no accelerator can cache rows.
+    The result is 0 if no memory size is known, or no accelerator can cache rows.
     """
     fractions = [
         0.5
@@ -149,7 +149,7 @@ def free_cache_fraction(platform: Platform, training: TrainingWorkload) -> float
 
 
 def max_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:
-    """Return the maximum targets that fit into a trainer's memory; the whole step if unknown."""
+    """Return the maximum targets that fit in a trainer's memory, or the whole step if this is unknown."""
     if trainer.device.memory_gib is None:
         return training.batch_size
     available = trainer.device.memory_gib * _GIB
@@ -164,9 +164,10 @@ def max_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:
 
 
 def largest_satisfying(limit: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number in 0..limit that fits.
+    """Return the largest number from 0 to `limit` for which `fits` is true.
 
-    `fits` must be monotonic: every number below a number that fits also fits. 0 always fits.
+    `fits` must be monotonic: if true for a number, it is true for every smaller one. It is assumed true for
+    0.
     """
     low, high = 0, limit
     while low < high:
@@ -179,9 +180,9 @@ def largest_satisfying(limit: int, fits: Callable[[int], bool]) -> int:
 
 
 _BISECTION_TOLERANCE = 1e-5
-# Minimum relative gain of a change of threads.
+# Minimum relative gain for which threads are changed.
 _MIN_THREADS_GAIN = 1e-6
-# Minimum relative gain of an unbalanced split: if the gain is negligible, equal trainers get equal shares.
+# Minimum relative gain of an unbalanced split; below, equal trainers get equal shares.
 _MIN_MOVE_GAIN = 2e-3
 _MAX_CANDIDATES = 300
 
@@ -193,13 +194,13 @@ def initial_assignment(
     terms: ExtraTerms | None = None,
     threads: Threads | None = None,
 ) -> Assignment:
-    """Choose the split, and the threads unless they are fixed by `threads`.
+    """Return the best split and threads, or the best split for fixed `threads`.
 
     For each distribution of threads, bisection on the step time finds the split with equal trainer times,
-    since a trainer's time grows monotonically with its targets. Then individual trainers are removed, because
-    a trainer's fixed or loading costs can outweigh its contribution. Last, targets are moved between pairs of
-    trainers and threads between stages while that helps: if a host stage is the bottleneck, equal times are
-    not optimal. Raises ValueError if a step does not fit into the trainers' combined memory.
+    because a trainer's time grows monotonically with its targets. Then single trainers are removed, because
+    the fixed or loading costs of a trainer can outweigh its contribution. Finally, targets are moved between
+    pairs of trainers and threads between stages as long as this helps: if a host stage is the bottleneck,
+    equal times are not optimal. Raises ValueError if a step does not fit in the trainers' combined memory.
     """
     terms = ExtraTerms() if terms is None else terms
     limits = [
@@ -236,7 +237,7 @@ def initial_assignment(
         fastest = min(candidates, key=_seconds, default=best)
         improved = fastest[0] < best[0] * (1 - _MIN_THREADS_GAIN)
         best = fastest if improved else best
-    # Remove the trainers one after the other, starting with the fewest targets.
+    # Try to remove trainers one after the other, starting with the one with the fewest targets.
     allowed, split, chosen = list(limits), best[1].split, best[1].threads
     while sum(1 for units in split if units) > 1:
         allowed[min((i for i, units in enumerate(split) if units), key=lambda i: (split[i], -i))] = 0
@@ -244,7 +245,7 @@ def initial_assignment(
             break
         split = tuple(equal_times(costs.of(chosen), allowed, training.batch_size))
         best = min(best, candidate(split, chosen), key=_seconds)
-    # Try each kind of trainer alone: contention for the same cores can make it slower together with others.
+    # Try each kind of trainer alone: contention for the same cores can make several kinds slower together.
     for kind in sorted(set(costs.kinds)):
         limits_of_kind = [
             units if kind == other else 0 for units, other in zip(limits, costs.kinds, strict=True)
@@ -267,13 +268,13 @@ def initial_assignment(
         if fastest_neighbor[0] >= best[0] * (1 - _MIN_MOVE_GAIN):
             break
         best = fastest_neighbor
-    # Give equal trainers equal shares unless that costs time.
+    # Give equal trainers equal shares unless this costs time.
     even = candidate(_equalized(best[1].split, limits, costs.kinds), best[1].threads)
     return (even if even[0] <= best[0] * (1 + 1e-9) else best)[1]
 
 
 def _equalized(split: Sequence[int], limits: Sequence[int], kinds: Sequence[int]) -> tuple[int, ...]:
-    """Return the split with equal trainers' targets divided equally among them."""
+    """Return the split in which equal trainers share their targets equally."""
     equalized = list(split)
     for kind in set(kinds):
         members = [i for i, other in enumerate(kinds) if other == kind]
@@ -284,9 +285,9 @@ def _equalized(split: Sequence[int], limits: Sequence[int], kinds: Sequence[int]
 
 
 def _moves(split: Sequence[int], limits: Sequence[int], kinds: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield splits with some targets of one trainer moved to another.
+    """Yield splits in which some targets of one trainer are moved to another.
 
-    Groups of equal trainers have one representative.
+    Each group of equal trainers is represented by one trainer.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for i, units in enumerate(split):
@@ -309,21 +310,21 @@ def _seconds(candidate: tuple[float, Assignment]) -> float:
 
 
 class _TrainerCosts:
-    """Seconds of each trainer per number of targets.
+    """Time of each trainer in seconds as a function of its targets.
 
-    These are the maximum of transfer and propagation, which includes synchronization.
+    This is the maximum of transfer and propagation, which includes synchronization.
     """
 
     def __init__(self, model: StepModel) -> None:
         self._model = model
         self._known: dict[tuple[int, int], dict[float, float]] = {}
         self._synchronize_s = model.synchronize_s(host_trainers(model.trainers))
-        # Equal accelerators have equal costs regardless of their number.
+        # Equal accelerators have equal costs, whatever their numbers.
         alike = [replace(trainer, name=trainer.name.partition(":")[0]) for trainer in model.trainers]
         self.kinds = [alike.index(kind) for kind in alike]
 
     def of(self, threads: Threads) -> list[Callable[[float], float]]:
-        """Return one cost function per trainer; equal trainers share a function."""
+        """Return one cost function per trainer. Equal trainers share a function."""
         by_kind: dict[int, Callable[[float], float]] = {}
         functions = []
         for number in self.kinds:
@@ -347,17 +348,17 @@ class _TrainerCosts:
 
 
 def equal_times(costs: Sequence[Callable[[float], float]], limits: Sequence[int], total: int) -> list[int]:
-    """Split `total` targets so that the slowest trainer is as fast as possible.
+    """Return the split of `total` targets with the fastest slowest trainer.
 
-    `costs` are the seconds per number of targets for each trainer, monotonically increasing; `limits` the
-    maximum targets per trainer, with a sum of at least `total`. Raises OverflowError if a trainer's time is
-    not finite.
+    `costs` contains the time of each trainer as an increasing function of its targets, and `limits` the
+    maximum targets of each trainer, whose sum must be at least `total`. Raises OverflowError if a trainer's
+    time is not finite.
     """
     high = max(cost(min(limit, total)) for cost, limit in zip(costs, limits, strict=True) if limit)
     if not math.isfinite(high):
         raise OverflowError(f"{total} targets on one trainer would take {high} s")
     low = 0.0
-    # The surplus is removed target by target below.
+    # The loop below removes the remaining surplus target by target.
     tolerance = min(_BISECTION_TOLERANCE, 1 / total)
     while high - low > tolerance * high:
         middle = (low + high) / 2
@@ -371,8 +372,8 @@ def equal_times(costs: Sequence[Callable[[float], float]], limits: Sequence[int]
     split = _max_units_within(costs, limits, high, total)
     surplus = sum(split) - total
     while surplus > 0:
-        # Take from the slowest trainer, or the last of equally slow ones, so that equal trainers differ by at
-        # most 1.
+        # Remove a target from the slowest trainer, or the last of equally slow ones, so that equal trainers
+        # differ by at most 1.
         slowest = max((i for i, units in enumerate(split) if units), key=lambda i: (costs[i](split[i]), i))
         split[slowest] -= 1
         surplus -= 1
@@ -391,7 +392,7 @@ def _max_units_within(
 
 
 def _coarse_threads(host: Host) -> list[Threads]:
-    """Return distributions of threads in powers of two."""
+    """Return distributions of threads in which sampling and loading have powers of two."""
     cores = host.cores or 1
     powers = sorted({*(2**i for i in range(cores.bit_length())), cores})
     choices = [_threads(sample, load, host) for sample in powers for load in powers if load <= cores]
@@ -399,7 +400,7 @@ def _coarse_threads(host: Host) -> list[Threads]:
 
 
 def _nearby_threads(threads: Threads, host: Host) -> list[Threads]:
-    """Return distributions that differ by about an eighth in sampling threads, loading threads or both."""
+    """Return distributions with about an eighth more or fewer threads for sampling, loading or both."""
     choices = [
         _threads(sample, load, host)
         for sample in _nearby_counts(threads.sample)
@@ -415,9 +416,9 @@ def _nearby_counts(count: int) -> list[int]:
 
 
 def _threads(sample: int, load: int, host: Host) -> Threads | None:
-    """Return threads with the rest for the CPU trainer, or None if they do not fit.
+    """Return the threads with the remaining cores for the CPU trainer, or None if there are too few cores.
 
-    If stages share the cores, the CPU trainer gets all of them.
+    If stages share the cores, the CPU trainer has a thread per core.
     """
     cores = host.cores or 1
     if host.loading:

@@ -1,4 +1,4 @@
-"""Prediction of training, and advice on what to change next."""
+"""Prediction of training, and advice on changes that would make it faster."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from hyrt_perfmodel.validation import check_kind
 from hyrt_perfmodel.workload import TrainingWorkload
 
 _GIB = 2**30
-# Relative error if a platform's numbers were never compared with the machine: effective fractions of
+# Relative error of a platform whose rates were never compared with the machine: effective fractions of
 # datasheet values (bandwidths at 60 to 90 %) are uncertain by about this much.
 ASSUMED_ERROR = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeed:
-    """Memory of one device: needed and available bytes (None if unknown)."""
+    """Required and available memory of one device in bytes. `None` means unknown."""
 
     needed_bytes: float
     available_bytes: float | None
@@ -47,10 +47,10 @@ class Prediction:
 
     platform: str
     source: str
-    """Source of the platform's numbers."""
+    """Origin of the platform's rates."""
     trainers: tuple[str, ...]
     assignment: Assignment
-    """Assumed or chosen assignment."""
+    """Assignment that was given or chosen."""
     stages: StageTimes
     iteration_s: float
     iterations: int
@@ -58,26 +58,26 @@ class Prediction:
     throughput_mteps: float
     """Million sampled edges per second."""
     bottleneck: str
-    """Stage that bounds the iteration; `cores` if the sum of the stages on the host cores bounds it."""
+    """Stage that limits the iteration, or `cores` if the sum of the stages on host cores does."""
     memory: Mapping[str, MemoryNeed]
-    """Memory of the host and of every accelerator with separate memory."""
+    """Memory requirements of the host and of each accelerator with separate memory, by name."""
     ideal_epoch_s: float
-    """Epoch time if the trainers' speeds added up perfectly and nothing else took time."""
+    """Epoch time if the speeds of the trainers added up perfectly and nothing else took time."""
     relative_error: float
     arrays: Mapping[str, float] = field(default_factory=dict)
-    """Full-graph training: bytes per array."""
+    """Bytes of each array in full-graph training."""
     is_upper_bound: bool = True
-    """Whether `arrays` is an upper bound instead of the actual sizes."""
+    """Whether `arrays` contains upper bounds instead of actual sizes."""
     gather_share: float | None = None
-    """Full-graph training: fraction of propagation that reads rows along edges."""
+    """Fraction of propagation in full-graph training that reads rows along edges."""
 
     @property
     def stages_s(self) -> dict[str, float]:
-        """Seconds of the four stages, and of synchronization, which is part of propagate."""
+        """Seconds of the four stages, and of synchronization, which is part of `propagate`."""
         return {**self.stages.stages_s, "synchronize": self.stages.synchronize_s}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content that `hyrt predict --json` prints."""
+        """Return the values that `hyrt predict --json` prints."""
         return {
             "platform": self.platform,
             "source": self.source,
@@ -118,24 +118,24 @@ def predict(
     terms: ExtraTerms | None = None,
     paper: bool = False,
 ) -> Prediction:
-    """Predict training.
+    """Predict training on a platform.
 
     Parameters
     ----------
     platform, training
-        The machine and the work.
+        Machine and work to predict.
     assignment
-        Assignment to assume; by default the best one found (in the paper's form: `batch_per_trainer` per
+        Assignment of the steps, by default the best one (in the paper's form, `batch_per_trainer` targets per
         trainer).
     terms
-        Terms beyond the paper's; all by default.
+        Terms that extend the paper's model, by default all of these.
     paper
-        Whether to use exactly the paper's form: its terms, without re-splitting.
+        Whether to use exactly the paper's model: its terms, and no redistribution of targets.
 
     Raises
     ------
     ValueError
-        If a step does not fit into the trainers' memory.
+        If a step does not fit in the trainers' memory.
     """
     check_kind("platform", platform, Platform, "pass a platform from load_platform")
     check_kind("training", training, TrainingWorkload, "pass a TrainingWorkload")
@@ -143,7 +143,7 @@ def predict(
     terms = PAPER_TERMS if paper else ExtraTerms() if terms is None else terms
     trainers = platform.trainers(training.model)
     if paper:
-        # The paper's T_load is bytes over bandwidth, even if a table or the bandwidth of one thread is known.
+        # The paper's T_load is bytes over bandwidth, even if a table or one thread's bandwidth is known.
         platform = replace(platform, host=replace(platform.host, loading=(), thread_load_gb_s=None))
         targets_per_trainer = training.batch_per_trainer or training.batch_size
         training = replace(training, batch_size=targets_per_trainer * len(trainers))
@@ -191,7 +191,7 @@ def predict(
 def _epoch_s(
     platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: ExtraTerms, seconds: float
 ) -> float:
-    """Return the time of full steps plus the last, partial step."""
+    """Return the time of all full steps and the last step, which may be smaller."""
     step = sum(assignment.split)
     num_full, remaining = divmod(training.targets_per_epoch, step)
     if not remaining:
@@ -232,7 +232,7 @@ def _memory(platform: Platform, training: TrainingWorkload, assignment: Assignme
     available = {"host": host.memory_gib}
     for trainer, units in shares:
         if math.isfinite(trainer.device.link_gb_s):
-            # A trainer without targets still has a replica.
+            # A trainer without targets has a replica too.
             needs[trainer.name] = feature_cache_bytes(trainer, training) + (
                 trainer_memory_bytes(trainer.adapt_workload(training.at(units)))
                 if units
@@ -253,9 +253,9 @@ def _memory_of_whole(
     shares: Sequence[tuple[PlatformTrainer, int]],
     threads: Threads,
 ) -> dict[str, MemoryNeed]:
-    """Return the memory of full-graph training: the arrays on the training device or host.
+    """Return the memory of full-graph training: the arrays on the device or host that trains.
 
-    For other devices, return the memory that they would need.
+    For other devices, this is the memory that they would need.
     """
 
     def memory(need_bytes: float, have_gib: float | None) -> MemoryNeed:
@@ -284,7 +284,7 @@ _DEPTH = 4
 def _ideal_s(
     platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: ExtraTerms
 ) -> float:
-    """Return the epoch time at the sum of the trainers' speeds, each with the full step and all cores."""
+    """Return the epoch time at the sum of the trainers' speeds, each with a full step and all cores."""
     model = StepModel(platform, training, terms)
     threads = replace(assignment.threads, train=platform.host.cores or 1)
     step = sum(assignment.split)
@@ -315,25 +315,25 @@ def with_accelerators(platform: Platform, count: int) -> Platform:
     )
 
 
-# Minimum relative saving for a change to be listed.
+# Minimum relative saving of a change that is listed.
 _WORTH = 0.03
 # Bytes of the scale of an int8 row.
 _SCALE_BYTES = 4
-# Cache sizes to propose, as fractions of all rows.
+# Cache sizes that are proposed, as fractions of all rows.
 _CACHES = (0.1, 0.3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """One change and its predicted effect."""
+    """Suggested change and its predicted effect."""
 
     change: str
     epoch_s: float
     bottleneck: str
-    """`epoch_s` and `bottleneck`: the prediction with the change."""
+    """Bottleneck after the change; `epoch_s` is the epoch time."""
     moved_ratio: float = 1.0
-    """Ratio of feature bytes moved per step after and before the change, for the same split: bytes
-    transferred to accelerators or, if nothing is transferred, bytes that loading reads."""
+    """Ratio of the feature bytes that move per step after and before the change, with the same split: bytes
+    to accelerators or, if nothing is transferred, bytes that loading reads."""
 
 
 def advise(
@@ -347,10 +347,10 @@ def advise(
     other_terms: Sequence[tuple[str, ExtraTerms]] = (),
     max_changes: int = 3,
 ) -> list[Advice]:
-    """Return the changes that save most, best first, at most `max_changes`.
+    """Return up to `max_changes` changes that save the most time, best first.
 
-    `current` is the prediction for the given machine and work with `terms` and `paper`. `other_workloads` are
-    further changes of the work, and `other_terms` other ways to run it, each with a description.
+    `current` is the prediction for the given machine and work with `terms` and `paper`. `other_workloads`
+    contains alternatives of the work, and `other_terms` other schedules, each with a description.
     """
     advice = []
     moved_before = _moved_bytes(platform, training, current, terms)
@@ -363,7 +363,7 @@ def advise(
         try:
             prediction = predict(changed_platform, work, terms=changed_terms, paper=paper)
         except ValueError:
-            continue  # The change does not fit into memory.
+            continue  # The change does not fit in memory.
         if prediction.epoch_s < current.epoch_s * (1 - _WORTH):
             moved_ratio = 1.0
             if changed_platform is platform and moved_before:
@@ -423,7 +423,7 @@ def _changes(
         kinds = (*platform.accelerators[:i], _faster(accelerator), *platform.accelerators[i + 1 :])
         yield f"{accelerator.kind} computing twice as fast", replace(platform, accelerators=kinds), training
     sample = training.at(1.0)
-    # The feature tables of a heterogeneous graph stay in their stored format.
+    # Feature tables of heterogeneous graphs are always used in their stored format.
     if sample.sparse is None and sample.edge_bytes is None and not training.resident:
         width = sample.features[0]
         for description, row_bytes in (
@@ -432,7 +432,7 @@ def _changes(
         ):
             if row_bytes < sample.dense_row_bytes:
                 yield description, platform, training.with_row_bytes(row_bytes)
-        # FPGA kernels of a known design cache no rows.
+        # FPGA kernels with a known design do not cache rows.
         can_cache = any(accelerator.design is None for accelerator in platform.accelerators)
         if training.hit_rate is not None and not training.cached_fraction and can_cache:
             for fraction in _CACHES:
@@ -445,7 +445,7 @@ def _changes(
 def _moved_bytes(
     platform: Platform, training: TrainingWorkload, now: Prediction, terms: ExtraTerms | None
 ) -> float:
-    """Return the feature bytes that a step of the predicted split transfers to accelerators.
+    """Return the feature bytes that a step with the predicted split transfers to accelerators.
 
     If nothing is transferred, return the bytes that loading reads.
     """
@@ -459,7 +459,7 @@ def _moved_bytes(
 
 
 def _more_cores(rates: TrainerRates) -> TrainerRates:
-    """Return the CPU trainer's rates with twice the cores: compute rates double, memory bandwidth stays."""
+    """Return the CPU trainer's rates with twice the cores, which do not change the memory bandwidth."""
     return replace(
         rates,
         macs_per_s=2 * rates.macs_per_s,

@@ -1,4 +1,4 @@
-"""Simulation of the four-stage pipeline on a described machine, with a policy in the loop."""
+"""Simulation of the four-stage pipeline on a described machine, including a balancing policy."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run_recurrence(
 ) -> None:
     """Run steps through the pipeline one after the other (a max-plus recurrence over steps).
 
-    At most `depth` steps are in flight: `end` of step i, called when it is synchronized, precedes `begin` of
-    step i + depth.
+    At most `depth` steps are in flight: `end` of step i, which is called when it is synchronized, precedes
+    `begin` of step i + depth.
     """
     sampled_s = loaded_s = 0.0
     transferred_s = [0.0] * num_trainers
@@ -65,22 +65,22 @@ def run_recurrence(
 
 _SAMPLE, _LOAD, _FIRST_TRANSFER = 0, 1, 2
 
-# Bits per kind of server in the packed counts of busy servers.
+# Number of bits for each kind of server in the packed counts of busy servers.
 _BITS = 16
 
 Kind = tuple[tuple[float, ...], tuple[float, ...]]
-"""Demands and capacities; servers of one kind run at the same speed."""
+"""(demands, capacities) of a kind of servers, which all run at the same speed."""
 
 
 def run_events(num_steps: int, num_trainers: int, depth: int, begin: BeginCallback, end: EndCallback) -> None:
-    """Run steps through the pipeline; parameters as in `run_recurrence`."""
+    """Run steps through the pipeline event by event. Parameters are those of `run_recurrence`."""
     queue = EventQueue(num_steps, num_trainers, depth, begin, end)
     while queue.num_done < num_steps:
         queue.next_event()
 
 
 class EventQueue:
-    """Servers that each process one share at a time: sample, load, transfers, propagations, synchronize."""
+    """Servers that process one share at a time: sample, load, transfers, propagations, synchronize."""
 
     def __init__(
         self, num_steps: int, num_trainers: int, depth: int, begin: BeginCallback, end: EndCallback
@@ -92,7 +92,7 @@ class EventQueue:
         self._synchronize = self._first_propagate + num_trainers
         num_servers = self._synchronize + 1
         self._time_s = 0.0
-        # Finish time of each server at current rates; infinite if idle.
+        # Finish time of each server at the current rates; infinite if it is idle.
         self._finish_s = [math.inf] * num_servers
         self._start_s = [0.0] * num_servers
         self._rate = [1.0] * num_servers
@@ -102,11 +102,11 @@ class EventQueue:
         self._is_full_rate = True
         self._current: list[SimulatedStep | None] = [None] * num_servers
         self._waiting: list[deque[SimulatedStep]] = [deque() for _ in range(num_servers)]
-        # Next shares of the first two servers, and remaining propagations of the current step.
+        # Next shares of the servers for sampling and loading, and remaining propagations of the current step.
         self._sampling = self._loading = 0
         self._num_propagating = num_trainers
         self._num_started = 0
-        # Packed counts of busy servers per kind, and the rates of the kinds as a function of the counts.
+        # Packed counts of busy servers by kind, and the rates of the kinds for each value of the counts.
         self._busy = 0
         self._rates: dict[int, dict[int, float]] = {}
         self._kinds: dict[Kind, int] = {}
@@ -181,7 +181,7 @@ class EventQueue:
             self._sample_next()
 
     def _sample_next(self) -> None:
-        """Begin a step if there is one and fewer than `depth` steps are in flight."""
+        """Begin the next step, if there is one and fewer than `depth` steps are in flight."""
         if self._num_started < min(self._num_steps, self.num_done + self._depth):
             step = self._begin(self._num_started)
             self._num_started += 1
@@ -197,7 +197,7 @@ class EventQueue:
         self._start(server, step, step.transfer_s[server - _FIRST_TRANSFER])
 
     def _propagate_next(self, server: int) -> None:
-        """Propagate transferred work once the previous step has updated the weights."""
+        """Begin to propagate transferred work if the previous step has updated the weights."""
         waiting = self._waiting[server]
         if waiting and waiting[0].step == self.num_done:
             step = waiting.popleft()
@@ -217,7 +217,7 @@ class EventQueue:
             self._users.add(server)
 
     def _new_kinds(self, profile: StepProfile) -> list[int]:
-        """Return the kind of each server's work in a step; -1 if it uses no shared resource."""
+        """Return the kind of each server's work in a step, or -1 if it uses no shared resource."""
         return [
             self._kinds.setdefault((row, profile.capacities), len(self._kinds)) if any(row) else -1
             for row in profile.demands
@@ -239,12 +239,12 @@ class EventQueue:
         self._is_full_rate = not rates
 
     def _busy_rates(self) -> dict[int, float]:
-        """Return the rates by kind; empty if no server slows another down."""
+        """Return the rates by kind, which are empty if no server slows another one down."""
         users = [self._kind[server] for server in sorted(self._users)]
         if not users:
             return {}
         kinds = list(self._kinds)
-        # If steps before and after a change overlap, the later step's capacities apply.
+        # If steps before and after a change overlap, the capacities of the later step apply.
         capacities = kinds[max(users)][1]
         shared = contended_rates([kinds[kind][0] for kind in users], capacities)
         return {} if min(shared) == 1.0 else dict(zip(users, shared, strict=True))
@@ -255,29 +255,28 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Simulation:
-    """A simulated run."""
+    """Result of a simulated run."""
 
     started_s: Floats
     done_s: Floats
-    """`started_s` and `done_s`: [iterations] float64, start of sampling and end of synchronization."""
+    """End of each step's synchronization: [iterations] float64. `started_s` is the start of its sampling."""
     stage_s: Mapping[str, Floats]
-    """Seconds of work of sample, load, transfer, propagate and synchronize, each [iterations] float64;
-    transfer and propagate of the slowest trainer, without synchronization.
-    """
+    """Working time in seconds by stage, each [iterations] float64. `transfer` and `propagate` are those of
+    the slowest trainer, without synchronization."""
     trainer_transfer_s: Floats
     trainer_propagate_s: Floats
-    """`trainer_transfer_s` and `trainer_propagate_s`: [iterations, trainers] float64."""
+    """Propagation time of each trainer: [iterations, trainers] float64, as is `trainer_transfer_s`."""
     assignments: tuple[Assignment, ...]
     decisions: tuple[tuple[int, Decision], ...]
-    """Step after which the policy decided, and the decision, which applies `depth` steps later."""
+    """Pairs (step after which the policy decided, decision), which applies `depth` steps later."""
 
     @property
     def iteration_s(self) -> Floats:
-        """[iterations] float64, time between the ends of consecutive steps; the first fills the pipeline."""
+        """Time between the ends of consecutive steps: [iterations] float64. The first fills the pipeline."""
         return np.diff(self.done_s, prepend=0.0)
 
     def settled_iteration_s(self, first: int | None = None, last: int | None = None) -> float:
-        """Return the mean iteration time of the steps `first` .. `last` - 1; by default the second half.
+        """Return the mean iteration time of steps `first` to `last` - 1, by default of the second half.
 
         Raises ValueError if there is no such step.
         """
@@ -293,7 +292,7 @@ class Simulation:
 def collect_simulation(
     steps: Sequence[SimulatedStep], decisions: Sequence[tuple[int, Decision]]
 ) -> Simulation:
-    """Collect all steps of a run, in order."""
+    """Return the result of a run from all its steps, in order."""
     transfer_s = np.array([step.transfer_s for step in steps])
     propagate_s = np.array([step.propagate_s for step in steps])
     return Simulation(
@@ -319,8 +318,8 @@ _HISTORY = 64
 class PolicyLoop:
     """Loop that queries a policy after each of `num_steps` steps and schedules its decisions.
 
-    A `policy` of None keeps the assignment `start`. A decision must satisfy `limits` and takes effect
-    `limits.delay` steps later; the policy is not queried about steps after the run.
+    If `policy` is None, the assignment `start` never changes. A decision must satisfy `limits` and takes
+    effect `limits.delay` steps later. The policy is not queried about steps after the end of the run.
     """
 
     def __init__(
@@ -334,7 +333,7 @@ class PolicyLoop:
         self.decisions: list[tuple[int, Decision]] = []
 
     def assignment(self, step: int) -> Assignment:
-        """Return the assignment of a step; call with ascending steps."""
+        """Return the assignment of a step. Steps must ascend from call to call."""
         while self._scheduled and self._scheduled[0][0] <= step:
             self._current = self._scheduled.popleft()[1]
         return self._current
@@ -357,7 +356,7 @@ class PolicyLoop:
             self._latest = decision.assignment
 
     def _check(self, step: int, decided: Assignment) -> None:
-        """Check a decision against the limits; only its sum, if the latest assignment also violates them."""
+        """Check the sum of a decision and, unless the latest assignment violates these, the limits."""
         assert self._policy is not None
         latest = self._latest
         if len(decided.split) != len(latest.split) or sum(decided.split) != sum(latest.split):
@@ -410,28 +409,29 @@ def simulate(
     Parameters
     ----------
     platform, training
-        The machine and the work; durations are those of `stage_times`.
+        Machine and work. Durations are those of `stage_times`.
     start
         Assignment of the first steps.
     policy
-        Policy queried after each step with the observations of the last 64 steps; its decision after step i
-        applies from step i + depth, the first that cannot have been sampled yet. None keeps the assignment.
+        Policy that is queried after each step with the observations of the last 64 steps. Its decision after
+        step i applies from step i + depth, the first step that cannot have been sampled yet. None means that
+        the assignment never changes.
     iterations
         Number of steps.
     depth
         Maximum number of steps in flight.
     noise
-        Standard deviation of the logarithm of the noise factors, which have mean 1: per step, one factor each
-        for sample, load and synchronize, and one for each trainer's transfer and propagation.
+        Standard deviation of the logarithm of the noise factors, whose mean is 1. Each step has one factor
+        for sample, for load, for synchronize, and for each trainer's transfer and propagation.
     seed
-        Seed of the noise; it gives the same factors regardless of the policy's decisions.
+        Seed of the noise, which does not depend on the policy's decisions.
     limits
-        Limits passed to the policy and enforced, with `depth` as their delay. By default, trainers have
+        Limits of the policy, which are enforced, with `depth` as their delay. By default, trainers have
         unlimited memory, and stages share cores if `start` has more threads than there are cores.
     changes
-        Changes of the machine's speeds.
+        Speed changes of the machine.
     terms
-        Terms beyond the paper's; all by default.
+        Terms that extend the paper's model, by default all of these.
 
     Raises
     ------
@@ -471,7 +471,7 @@ def simulate(
     if has_contention and policy is None:
         first_steps = sorted({0, *(change.step for change in changes)})
         has_contention = can_slow([profile_of(start, speeds_at(changes, step)) for step in first_steps])
-    # Without shared resources the recurrence is exact, and faster.
+    # Without shared resources, the recurrence is exact and faster.
     run = run_events if has_contention else run_recurrence
     run(iterations, num_trainers, depth, begin, end)
     return collect_simulation(steps, loop.decisions)

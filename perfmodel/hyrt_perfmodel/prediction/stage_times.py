@@ -1,4 +1,4 @@
-"""Stage times of one iteration on a platform under an assignment."""
+"""Stage times of one iteration on a platform with a given assignment."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StageTimes:
 
     sample_s: float
     load_s: float
-    """`sample_s` and `load_s`: sampling and loading on the host cores."""
+    """Loading on the host cores, as `sample_s` is sampling on the host cores."""
     transfer_s: float
     propagate_s: float
     """Propagation of the slowest trainer, including synchronization."""
@@ -48,17 +48,17 @@ class StageTimes:
     trainer_load_s: tuple[float, ...] = ()
     trainer_transfer_s: tuple[float, ...] = ()
     trainer_propagate_s: tuple[float, ...] = ()
-    """`trainer_load_s`, `trainer_transfer_s`, `trainer_propagate_s`: per trainer, without synchronization."""
+    """Propagation of each trainer without synchronization, like `trainer_load_s` and `trainer_transfer_s`."""
     wait_s: float = 0.0
-    """Waiting time of a step outside its stages, for threads to wake up."""
+    """Waiting time of a step outside its stages, until threads have woken up."""
     lock_s: float = 0.0
     """Waiting time of the trainers for the interpreter lock if stages overlap."""
     busy_s: float = 0.0
-    """Slowest trainer that computes on the host cores, plus synchronization."""
+    """Propagation of the slowest trainer on the host cores, plus synchronization."""
     core_s: float | None = None
-    """Core-seconds of the host per iteration; None if not counted."""
+    """Core-seconds of the host per iteration, or None if not counted."""
     host_trainers: str = ""
-    """Kinds of the trainers that compute on the host, sorted and joined by `+`."""
+    """Kinds of the trainers that compute on host cores, sorted and joined by `+`."""
 
     @property
     def stages_s(self) -> Mapping[str, float]:
@@ -72,7 +72,7 @@ class StageTimes:
 
     @property
     def bottleneck(self) -> str:
-        """Slowest stage; the first of equal stages."""
+        """Name of the slowest stage, or of the first among equally slow ones."""
         stages = self.stages_s
         return max(stages, key=lambda stage: stages[stage])
 
@@ -80,9 +80,9 @@ class StageTimes:
 def stage_times(
     platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: ExtraTerms | None = None
 ) -> StageTimes:
-    """Predict every stage of one iteration.
+    """Predict the time of every stage of one iteration.
 
-    The split has one entry per trainer of the platform, the host's first; otherwise ValueError is raised.
+    Raises ValueError unless the split has one entry per trainer of the platform, the host's first.
     """
     return StepModel(platform, training, ExtraTerms() if terms is None else terms).times(assignment)
 
@@ -90,8 +90,8 @@ def stage_times(
 def iteration_s(times: StageTimes, host: Host, terms: ExtraTerms | None = None) -> float:
     """Return T_execution (equation 6 of HyScale-GNN), extended by contention for the host cores.
 
-    Work that does not fit on the host cores next to the trainers takes core time from them and lengthens the
-    step: see `contended_step_s`.
+    Work that does not fit on the host cores besides the trainers takes core time from the trainers and
+    lengthens the step: see `contended_step_s`.
     """
     terms = ExtraTerms() if terms is None else terms
     overlapped_s = pipeline_s(times, terms)
@@ -107,10 +107,10 @@ def contended_step_s(
 ) -> float:
     """Return the time of a step whose stages share the host cores with its trainers.
 
-    It is the trainers' time plus the work beyond it, plus the losses when cores and the interpreter lock
-    change hands. Trainers that wait for a slower stage anyway lose nothing until that wait is used up.
-    `stages_s` is the time of the step without sharing, `excess_s` the result of `core_excess_s`; `efficiency`
-    and `lock_s` are fields of `CoreContention`.
+    This is the trainers' time plus the excess work, plus the losses when cores and the interpreter lock
+    change owners. Trainers that wait for a slower stage anyway lose nothing until this waiting time is used
+    up. `stages_s` is the time of the step without sharing, and `excess_s` the result of `core_excess_s`.
+    `efficiency` and `lock_s` are fields of `CoreContention`.
     """
     lost_s = excess_s * (1 / efficiency - 1) + times.wait_s + lock_s
     if times.busy_s:
@@ -119,14 +119,14 @@ def contended_step_s(
 
 
 def core_excess_s(times: StageTimes, host: Host) -> float:
-    """Return the time of the step's work over all cores that exceeds the time of the host trainers."""
+    """Return by how much the step's work, divided by all cores, exceeds the time of the host trainers."""
     if not host.cores or times.core_s is None:
         return 0.0
     return max(0.0, times.core_s / host.cores - times.busy_s)
 
 
 def pipeline_s(times: StageTimes, terms: ExtraTerms) -> float:
-    """Return the slowest stage of the pipeline, or the sum of the stages if they run one after the other."""
+    """Return the time of the slowest stage, or the sum of the stages if these run one after the other."""
     if terms.overlap == "all":
         propagate_s = times.propagate_s + times.wait_s
         return stages.execution_s(times.sample_s, times.load_s, times.transfer_s, propagate_s)
@@ -137,7 +137,7 @@ def pipeline_s(times: StageTimes, terms: ExtraTerms) -> float:
 
 
 def host_trainers(trainers: Sequence[PlatformTrainer]) -> str:
-    """Return the kinds of trainers that compute on the host cores: the key of `Host.sharing_of`."""
+    """Return the kinds of the trainers that compute on host cores, as a key of `Host.sharing_of`."""
     kinds = {
         trainer.name.partition(":")[0] for trainer in trainers if trainer.is_host or trainer.device.host_cores
     }
@@ -145,20 +145,20 @@ def host_trainers(trainers: Sequence[PlatformTrainer]) -> str:
 
 
 def has_single_products(workload: Workload) -> bool:
-    """Return whether each layer is one aggregation and one product, as the FPGA kernels require."""
+    """Return whether each layer consists of one aggregation and one product, as FPGA kernels require."""
     several = workload.widths_in is not None or workload.hidden_widths is not None
     return not several and workload.rows_per_edge == 1
 
 
 class StepModel:
-    """Times of a step's parts on a platform, per trainer."""
+    """Times of the parts of a step on a platform, by trainer."""
 
     def __init__(self, platform: Platform, training: TrainingWorkload, terms: ExtraTerms) -> None:
         self.host, self.training, self.terms = platform.host, training, terms
         self.trainers = platform.trainers(training.model)
 
     def times(self, assignment: Assignment) -> StageTimes:
-        """Return every stage time of one iteration; see `stage_times`."""
+        """Return all stage times of one iteration, as `stage_times` does."""
         threads = assignment.threads
         if len(assignment.split) != len(self.trainers):
             raise ValueError(
@@ -175,7 +175,7 @@ class StepModel:
         loads = per_trainer(lambda trainer, work: self.load_s(trainer, work, threads))
         transfers = per_trainer(self.transfer_s)
         propagates = per_trainer(lambda trainer, work: self.propagate_s(trainer, work, threads))
-        # All replicas receive the new weights, including those of trainers without targets.
+        # All replicas receive the new weights, even if their trainers have no targets.
         host_kinds = host_trainers([trainer for trainer, _ in busy])
         synchronize_s = self.synchronize_s(host_kinds)
         sharing = self.host.core_contention(host_kinds)
@@ -207,23 +207,23 @@ class StepModel:
         )
 
     def load_form(self, trainer: PlatformTrainer) -> LoadForm:
-        """Return the form in which a trainer receives its input."""
+        """Return the form of a trainer's input."""
         best = self.training.best_form
         if self.training.resident and best == "aggregated" and "in_place" in trainer.device.forms:
             return "in_place"
-        # Sparse rows also stay sparse in the paper's form, since they are stored that way.
+        # Sparse rows stay sparse in the paper's form too, because they are stored as such.
         allowed = self.terms.load_forms or best == "sparse"
         return best if allowed and best in trainer.device.forms else "rows"
 
     def miss_fraction(self, trainer: PlatformTrainer) -> float:
-        """Return the fraction of a trainer's rows that is transferred: its cache misses."""
+        """Return the fraction of a trainer's rows that must be transferred because its cache misses."""
         has_cache = (
             not trainer.is_host and trainer.device.design is None and self.load_form(trainer) == "rows"
         )
         return self.training.miss_fraction if has_cache and self.training.at(1.0).sparse is None else 1.0
 
     def load_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
-        """Return T_load of one trainer, from the measured table if there is one, otherwise from bandwidth."""
+        """Return T_load of one trainer, from the measured table if any, otherwise from the bandwidth."""
         form, host = self.load_form(trainer), self.host
         if form == "in_place" or self.training.resident:
             return 0.0
@@ -246,20 +246,20 @@ class StepModel:
 
         dense_bytes = trainer.adapt_workload(work).dense_row_bytes
         if form == "aggregated":
-            # An aggregate reads one row per edge and the row of each destination.
+            # An aggregate reads one row per edge, and the row of each destination.
             return table_s(form, work.edges[0] + work.vertices[1], dense_bytes)
         if work.sparse is None:
             return table_s("rows", self.miss_fraction(trainer) * work.vertices[0], dense_bytes)
         seconds = table_s("sparse", work.vertices[0], work.sparse.row_bytes)
         if form == "rows":
-            # The gathered rows are then made dense, which writes as much as copying dense rows.
+            # The gathered rows are then converted to dense rows, which writes as much as copying dense rows.
             seconds += table_s("rows", work.vertices[0], dense_bytes)
         return seconds
 
     def load_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
         """Return the bytes that loading reads for one trainer: |V^0| rows, or |E^1| rows if aggregated.
 
-        Sparse rows count with their stored size for trainers that accept them, otherwise as dense rows.
+        Sparse rows count with their stored size if the trainer accepts sparse rows, otherwise as dense rows.
         """
         form = self.load_form(trainer)
         if form == "in_place":
@@ -268,18 +268,18 @@ class StepModel:
         return rows * trainer.adapt_workload(work).row_bytes
 
     def link_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
-        """Return the bytes of input transferred to one trainer; 0 if it reads host memory in place."""
+        """Return the input bytes transferred to one trainer, or 0 if it reads host memory in place."""
         if math.isinf(trainer.device.link_gb_s):
             return 0.0
         if self.load_form(trainer) == "aggregated":
             return work.vertices[1] * work.f_in(1) * work.bytes_per_value
         missed = self.miss_fraction(trainer)
-        # With a feature cache, each row has a four-byte index of its location.
+        # With a feature cache, a four-byte index states the location of each row.
         index_bytes = 4.0 if missed < 1 else 0.0
         return work.vertices[0] * (missed * trainer.adapt_workload(work).row_bytes + index_bytes)
 
     def transfer_s(self, trainer: PlatformTrainer, work: Workload) -> float:
-        """Return T_transfer of one trainer; 0 if it reads host memory in place."""
+        """Return T_transfer of one trainer, or 0 if it reads host memory in place."""
         if math.isinf(trainer.device.link_gb_s) or self.training.resident:
             return 0.0
         link = trainer.device.link_gb_s * _GB
@@ -289,7 +289,7 @@ class StepModel:
         return seconds + (trainer.device.link_latency_s if self.terms.launch else 0.0)
 
     def propagate_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
-        """Return T_trainer of one trainer, for the host with its number of threads."""
+        """Return T_trainer of one trainer, which for the host depends on its number of threads."""
         host, form = self.host, self.load_form(trainer)
         whole = self.full_graph_s(trainer, work, threads)
         if whole is not None:
@@ -332,10 +332,10 @@ class StepModel:
     def full_graph_s(
         self, trainer: PlatformTrainer, work: Workload, threads: Threads, *, with_loops: bool = False
     ) -> tuple[float, float] | None:
-        """Return (gather, other) seconds of the CPU trainer's full-graph step.
+        """Return the (gather, other) seconds of the CPU trainer's full-graph step.
 
-        Returns None if the step is undefined or not measured. With `with_loops`, compiled loops over edges
-        gather, as in chunks.
+        Return None if the step is undefined or was not measured. With `with_loops`, gathers use compiled
+        loops over edges, as in chunks.
         """
         rates, whole = self.host.whole_graph, self.training.full_graph_step
         if not trainer.is_host or rates is None or whole is None or not self.terms.values:
@@ -359,7 +359,7 @@ class StepModel:
     def _sparse_s(
         self, trainer: PlatformTrainer, work: Workload, threads: Threads, macs: float, weights: float
     ) -> float:
-        """Return the time of sparse products, from measurements or at the rate of dense products."""
+        """Return the time of sparse products, measured or at the rate of dense products."""
         assert work.sparse is not None
         host = self.host
         if not (trainer.is_host and host.sparse):
@@ -375,7 +375,7 @@ class StepModel:
         )
 
     def synchronize_s(self, host_kinds: str) -> float:
-        """Return the synchronization time over the slowest link; the host's replica needs no transfer.
+        """Return the synchronization time over the slowest link. The host's replica needs no transfer.
 
         `host_kinds` are the kinds of the trainers on the host cores, as returned by `host_trainers`.
         """
@@ -389,7 +389,7 @@ class StepModel:
         return seconds
 
     def _tasks_s(self, trainer: PlatformTrainer, design: FpgaDesign, work: Workload) -> float:
-        """Return the time of equal, sequential FPGA tasks."""
+        """Return the time of the equal FPGA tasks of a mini-batch, which run one after the other."""
         targets, task_targets = work.vertices[-1], trainer.device.task_targets
         tasks = 1 if task_targets is None else max(1, math.ceil(targets / task_targets))
         task = work if tasks == 1 else trainer.adapt_workload(self.training.at(targets / tasks))
@@ -398,7 +398,7 @@ class StepModel:
     def _computing_s(
         self, trainer: PlatformTrainer, rates: TrainerRates, part: float, work: Workload
     ) -> float:
-        """Return the compute time at a fraction `part` of the rates."""
+        """Return the computation time at a fraction `part` of the rates."""
         terms, macs_per_s = self.terms, rates.macs_per_s * part
         seconds = stages.trainer_s(
             work,
@@ -414,12 +414,12 @@ class StepModel:
             seconds += num_results(work) / (rates.results_per_s * part)
             seconds += sum(work.vertices[1:]) / (rates.rows_per_s * part)
             seconds += num_edge_rows(work) / (rates.edges_per_s * part)
-            # One thread sorts, regardless of the threads of the trainer.
+            # A single thread sorts, whatever the number of threads of the trainer.
             seconds += sum(work.edges) / rates.sorted_edges_per_s
         if terms.launch:
-            # One thread reads and writes weights, and makes the calls.
+            # A single thread reads and writes the weights and makes the calls.
             seconds += rates.fixed_s(work.effective_layers) + work.num_weights / rates.weights_per_s
-        # One forward and one backward pass per layer.
+        # Count a forward pass and a backward pass per layer.
         passes = 2 * work.layers
         return seconds + passes * (
             (trainer.device.flush_s if terms.flush else 0.0) + (trainer.device.fill_s if terms.fill else 0.0)
@@ -460,7 +460,7 @@ class StepModel:
         return accesses / (host.thread_edges_per_s * threads)
 
     def _num_occupied_cores(self, trainer: PlatformTrainer, threads: Threads) -> int:
-        """Return the host cores that a trainer occupies while it computes."""
+        """Return the number of host cores that a trainer occupies while it computes."""
         if not trainer.is_host:
             return trainer.device.host_cores
         return min(threads.train, self.host.cores or 1)
@@ -468,7 +468,7 @@ class StepModel:
 
 @lru_cache(maxsize=4096)
 def _task_s(workload: Workload, design: FpgaDesign) -> float:
-    """Return the seconds of an FPGA task, cached because the search evaluates many similar assignments."""
+    """Return the seconds of an FPGA task. Cached, because the search evaluates many similar assignments."""
     return task_seconds(TaskShape.from_workload(workload), design)
 
 

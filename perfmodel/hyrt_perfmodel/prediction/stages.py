@@ -1,6 +1,6 @@
-"""Terms of a step's time: HyScale-GNN's equations (Lin and Prasanna, 2023), one function each, and switchable
-terms beyond them. Bandwidths are effective ones in bytes per second; rates are in multiply-accumulates per
-second.
+"""Terms of a step's time: the equations of HyScale-GNN (Lin and Prasanna, 2023), one function each, and
+optional further terms. Bandwidths are effective ones in bytes per second; rates are in multiply-accumulates
+per second.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hyrt_perfmodel.workload import Workload
 
 
 def throughput_mteps(workloads: Sequence[Workload], execution_s: float) -> float:
-    """Return million sampled edges per second: sum_i sum_l |E^l_i| / T_execution (equation 5)."""
+    """Return the sampled edges per second in millions: sum_i sum_l |E^l_i| / T_execution (equation 5)."""
     return sum(workload.num_edges for workload in workloads) / execution_s / 1e6
 
 
@@ -38,8 +38,8 @@ def aggregate_s(
 ) -> float:
     """Return t_aggregate of layer 1..L (equation 11): |E^l| f^(l-1) S / BW_device.
 
-    If each source is read once, it is |V^0| f^0 S / BW_device for the first layer and 0 for later layers,
-    whose rows stay on the chip.
+    If each source is read once, t_aggregate is |V^0| f^0 S / BW_device in the first layer, and 0 in later
+    layers, whose rows stay on the chip.
     """
     if reads_each_source_once:
         rows = workload.vertices[0] if layer == 1 else 0.0
@@ -57,7 +57,7 @@ def update_s(workload: Workload, layer: int, macs_per_s: float) -> float:
 
 
 def layer_s(aggregate_s: float, update_s: float, *, pipelined: bool) -> float:
-    """Return the time of aggregation and update: their maximum if pipelined, otherwise their sum."""
+    """Return the maximum of aggregation and update time if these are pipelined, otherwise their sum."""
     return max(aggregate_s, update_s) if pipelined else aggregate_s + update_s
 
 
@@ -71,8 +71,8 @@ def trainer_s(
 ) -> float:
     """Return T_trainer (equation 10): all layers forward, then backward.
 
-    The input has no gradient, so backward consists of the update of layer 1, and aggregation and update of
-    all other layers.
+    The input has no gradient, so the backward pass consists of the update of layer 1, and the aggregation and
+    update of all other layers.
     """
     layers = [
         layer_s(
@@ -86,21 +86,21 @@ def trainer_s(
 
 
 def synchronize_s(workload: Workload, link_bytes_per_s: float) -> float:
-    """Return T_synchronize (equation 13): gradients in and weights out, 2 sum_l f_in^l f^l S / BW_link."""
+    """Return T_synchronize (equation 13) of gradients in and weights out: 2 sum_l f_in^l f^l S / BW_link."""
     return 2 * workload.num_weights * workload.bytes_per_value / link_bytes_per_s
 
 
 def propagate_s(trainers_s: Sequence[float], synchronize_s: float) -> float:
-    """Return T_propagate (equation 9): the slowest trainer, then synchronization."""
+    """Return T_propagate (equation 9): the time of the slowest trainer plus synchronization."""
     return max(trainers_s) + synchronize_s
 
 
 def page_miss_s(file_bytes: float, moved_bytes: float, cached_bytes: float, bytes_per_s: float) -> float:
-    """Return the seconds of disk I/O for pages that do not fit into a page cache of `cached_bytes`.
+    """Return the disk I/O time in seconds for pages that do not fit in a page cache of `cached_bytes`.
 
-    While all pages fit in memory, the file costs nothing: the system writes pages back in the background.
-    Further pages have been evicted by their next use, since a step accesses the pages cyclically.
-    `moved_bytes` are read from the file and written to it.
+    If all pages fit in memory, the file costs nothing, because the system writes pages back in the
+    background. Other pages are evicted before their next use, because a step accesses the pages cyclically.
+    `moved_bytes` is the number of bytes that are read from the file and written to it.
     """
     if file_bytes <= 0:
         return 0.0
@@ -108,9 +108,9 @@ def page_miss_s(file_bytes: float, moved_bytes: float, cached_bytes: float, byte
 
 
 def effective_rows(rows: float, chunk_rows: float, threads: int) -> float:
-    """Return the rows that all threads would compute in the time of the busiest thread.
+    """Return the number of rows that all threads could compute in the time of the busiest thread.
 
-    Threads fetch chunks of `chunk_rows` rows.
+    Threads compute chunks of `chunk_rows` rows.
     """
     full, rest = divmod(rows, chunk_rows)
     chunks_per_thread, extra_chunks = divmod(full, threads)
@@ -120,7 +120,7 @@ def effective_rows(rows: float, chunk_rows: float, threads: int) -> float:
 def with_effective_rows(workload: Workload, chunk_rows: float | None, threads: int) -> Workload:
     """Return the workload with its result rows replaced by their `effective_rows`.
 
-    With `chunk_rows` None, any number of rows is divided equally.
+    If `chunk_rows` is None, any number of rows is divided equally.
     """
     if chunk_rows is None or threads == 1:
         return workload
@@ -131,7 +131,7 @@ def with_effective_rows(workload: Workload, chunk_rows: float | None, threads: i
 
 
 def sparse_entries(workload: Workload) -> float:
-    """Return the stored values that the first layer multiplies, including the vertices' own rows if used."""
+    """Return the number of stored values that the first layer multiplies, including self rows if used."""
     sparse = workload.sparse
     if sparse is None:
         return 0.0
@@ -140,15 +140,15 @@ def sparse_entries(workload: Workload) -> float:
 
 
 def sparse_macs(workload: Workload) -> float:
-    """Return the multiply-accumulates of the sparse product: forward, and for the weight gradient.
+    """Return the multiply-accumulates of the sparse product, forward and for the weight gradient.
 
-    There is one per stored value and product column; the input needs no gradient.
+    There is one per stored value and product column. The input needs no gradient.
     """
     return 2 * sparse_entries(workload) * (0 if workload.sparse is None else workload.sparse.product_width)
 
 
 def sparse_weights(workload: Workload) -> float:
-    """Return the number of weights in the sparse product: f^0 times its columns, doubled for own rows."""
+    """Return the number of weights in the sparse product: f^0 times its columns, doubled for self rows."""
     sparse = workload.sparse
     if sparse is None:
         return 0.0
@@ -156,11 +156,11 @@ def sparse_weights(workload: Workload) -> float:
 
 
 def without_sparse_product(workload: Workload) -> Workload:
-    """Return the step without the product of its sparse rows.
+    """Return the workload of a step without the product of its sparse rows.
 
-    The first layer then aggregates the products forward and, since these have a gradient, backward: one
-    aggregation with twice the edges over rows of the product's width. A product after the aggregation has
-    `SparseInput.width_in` inputs.
+    The first layer then aggregates the products forward and, because these have a gradient, also backward.
+    This is one aggregation with twice the edges over rows of the product's width. A product after the
+    aggregation has `SparseInput.width_in` inputs.
     """
     sparse = workload.sparse
     if sparse is None:
@@ -176,7 +176,7 @@ def without_sparse_product(workload: Workload) -> Workload:
     )
 
 
-# Bytes of an edge's column index and of a vertex's offset.
+# Bytes of an edge's column index, and of a vertex's offset.
 _EDGE_BYTES = 4
 _OFFSET_BYTES = 8
 
@@ -186,29 +186,28 @@ StageOverlap = Literal["all", "trainers", "nothing"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraTerms:
-    """Switches of the terms beyond the paper's."""
+    """Switches for the terms that extend the paper's model."""
 
     launch: bool = True
     """Fixed costs of a step and of a transfer, and the optimizer."""
     flush: bool = True
     fill: bool = True
-    """`flush` and `fill`: draining and filling a device's internal pipeline, per layer."""
+    """Filling a device's internal pipeline in each layer; `flush` is draining it."""
     topology: bool = True
     """Transfer of the blocks' edges and offsets over the link."""
     weight_gradients: bool = True
     """Product for the weight gradient in a layer's backward pass, in addition to the input gradient."""
     values: bool = True
-    """Memory traffic of the products, bias, activation, dropout and loss, and the fixed cost per edge."""
+    """Memory traffic of products, bias, activation, dropout and loss, and a fixed cost per edge."""
     load_forms: bool = True
-    """Aggregation while loading or in-place reads, for trainers that accept such input."""
+    """Aggregation while loading, or in-place reads, if a trainer accepts such input."""
     cycles: bool = True
-    """Cycle model instead of rates, for an FPGA with a known design."""
+    """Cycle model instead of rates for an FPGA with a known design."""
     shared_cores: bool = True
-    """Contention for host cores: no iteration is shorter than the core time of its stages."""
+    """Contention for host cores: no iteration takes less than the core time of its stages."""
     overlap: StageOverlap = "all"
-    """Concurrency: `all`, pipeline stages and trainers overlap; `watched`, one mini-batch is in flight, so
-    that stages run one after the other; `nothing`, trainers also run one after the other.
-    """
+    """Concurrency. With `all`, pipeline stages and trainers overlap. With `trainers`, one step is in flight,
+    so stages run one after the other. With `nothing`, trainers also run one after the other."""
 
     def __post_init__(self) -> None:
         if self.overlap not in get_args(StageOverlap):
@@ -228,7 +227,7 @@ PAPER_TERMS = ExtraTerms(
     cycles=False,
     shared_cores=False,
 )
-"""Exactly the paper's form."""
+"""Terms of exactly the paper's model."""
 
 
 def topology_s(workload: Workload, link_bytes_per_s: float) -> float:
@@ -236,7 +235,7 @@ def topology_s(workload: Workload, link_bytes_per_s: float) -> float:
 
 
 def topology_bytes(workload: Workload) -> float:
-    """Return the bytes of the blocks: source and data per edge, offset per destination."""
+    """Return the bytes of the blocks: a source and data per edge, and an offset per destination."""
     return (
         sum(workload.edges) * (_EDGE_BYTES + workload.edge_value_bytes)
         + sum(workload.vertices[1:]) * _OFFSET_BYTES
@@ -244,15 +243,15 @@ def topology_bytes(workload: Workload) -> float:
 
 
 def weight_gradients_s(workload: Workload, macs_per_s: float) -> float:
-    """Return the time of the weight-gradient products that the paper omits: all layers but the first."""
+    """Return the time of the weight-gradient products of all layers but the first, which the paper omits."""
     return sum(update_s(workload, layer, macs_per_s) for layer in range(2, workload.layers + 1))
 
 
 def num_edge_rows(workload: Workload) -> float:
-    """Return the number of rows read along edges, per head.
+    """Return the number of rows that are read along edges, counted per head.
 
-    All layers count forward, all but the first backward. For short rows, index and edge weight cost more than
-    the row's bytes.
+    All layers count in the forward pass, and all but the first in the backward pass. For short rows, the
+    index and edge weight cost more than the bytes of the row.
     """
     return workload.rows_per_edge * (sum(workload.edges) + sum(workload.edges[1:]))
 
@@ -266,8 +265,8 @@ def num_values(workload: Workload) -> float:
     """Return the number of values that enter and leave the updates.
 
     This is the sum over the layers of |V^l| (f_in^l + f^l), plus the width of a hidden layer inside an
-    update. Attention has one row per head. Products of narrow matrices, like bias, activation, dropout and
-    loss, are bound by these values, not by multiply-accumulates.
+    update. Attention has one row per head. These values, not multiply-accumulates, limit the speed of
+    products of narrow matrices, bias, activation, dropout and loss.
     """
     return sum(
         workload.vertices[layer]
@@ -301,10 +300,10 @@ def threaded_layers_s(
     cores: int,
     seconds: Callable[[TrainerRates, Workload], float],
 ) -> float:
-    """Return the time of layers if each is shared by threads whenever that is faster than one thread.
+    """Return the time of layers that threads share whenever this is faster than a single thread.
 
-    `layers` come from `split_layers`; `all_threads` are the rates with one thread per core. `seconds` returns
-    the time of a layer at given rates.
+    `layers` is a result of `split_layers`. `all_threads` contains the rates with one thread per core.
+    `seconds` returns the time of a layer at given rates.
     """
     count, total = min(threads, cores), 0.0
     for work in layers:
@@ -313,7 +312,7 @@ def threaded_layers_s(
             total += alone_s
             continue
         shared = with_effective_rows(work, all_threads.chunk_rows, cores)
-        # Interpolate between one thread and all cores by Amdahl's law.
+        # Interpolate between one thread and all cores with Amdahl's law.
         serial_s = max(0.0, (seconds(all_threads, shared) - alone_s / cores) / (1 - 1 / cores))
         total += min(alone_s, serial_s + (alone_s - serial_s) / count + all_threads.waking_s)
     return total

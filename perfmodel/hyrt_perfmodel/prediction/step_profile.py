@@ -1,4 +1,4 @@
-"""Time and resource needs of a simulated step, with noise and speed changes of the machine."""
+"""Times and resource demands of a simulated step, with noise and speed changes of the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hyrt_perfmodel.validation import Positive, check_numbers
 from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
 PARTS = ("sample", "links", "host_memory")
-"""Parts other than trainers whose speed may change; `host_memory` is read by loading and the CPU trainer."""
+"""Parts besides trainers whose speed may change. Loading and the CPU trainer read `host_memory`."""
 
 
 Speeds = tuple[tuple[int | str, float], ...]
@@ -26,14 +26,14 @@ Speeds = tuple[tuple[int | str, float], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perturbation:
-    """Speed change of a part of the machine from a step on."""
+    """Change of the speed of a part of the machine, from a given step on."""
 
     step: int
     """First step with the new speed."""
     trainer: int | str
     """Index of the trainer whose propagation changes, or one of `PARTS`."""
     factor: Positive
-    """Speed relative to the platform's until the next change of the same part."""
+    """Speed relative to that of the platform, until the next change of the same part."""
 
     def __post_init__(self) -> None:
         check_numbers("change", self)
@@ -47,7 +47,7 @@ class Perturbation:
 
 
 def check_perturbations(changes: Sequence[Perturbation], num_trainers: int) -> None:
-    """Raise ValueError for a change of a trainer that the platform does not have."""
+    """Raise ValueError if a change concerns a trainer that the platform does not have."""
     for change in changes:
         if isinstance(change.trainer, int) and not 0 <= change.trainer < num_trainers:
             raise ValueError(
@@ -57,7 +57,7 @@ def check_perturbations(changes: Sequence[Perturbation], num_trainers: int) -> N
 
 
 def speeds_at(changes: Sequence[Perturbation], step: int) -> Speeds:
-    """Return the speeds at a step; of changes of the same step and part, the last one applies."""
+    """Return the speeds at a step. If changes have the same step and part, the last one applies."""
     past = sorted((change for change in changes if change.step <= step), key=lambda change: change.step)
     factors = {change.trainer: change.factor for change in past}
     return tuple(item for item in factors.items() if item[1] != 1)
@@ -89,31 +89,31 @@ _GB = 1e9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepProfile:
-    """Durations of the stages alone on the machine, and their resource demands."""
+    """Durations of the stages of a step, each alone on the machine, and their resource demands."""
 
     sample_s: tuple[float, ...]
     load_s: tuple[float, ...]
     transfer_s: tuple[float, ...]
     propagate_s: tuple[float, ...]
-    """`sample_s`, `load_s`, `transfer_s` and `propagate_s`: per trainer; the first two run in sequence."""
+    """`sample_s`, `load_s`, `transfer_s`, `propagate_s`: one value per trainer. The first two run in
+    sequence."""
     synchronize_s: float
     demands: tuple[tuple[float, ...], ...]
-    """[2 n + 3][resources], demand of each server at full speed: sample, load, each trainer's transfer, each
-    trainer's propagation, synchronize. Resources are cores, bytes per second of host memory, then bytes per
-    second of each switch.
-    """
+    """Demand of each server at full speed: [2 n + 3][resources]. The servers are sample, load, each trainer's
+    transfer, each trainer's propagation, and synchronize. The resources are cores, bytes per second of host
+    memory, and bytes per second of each switch."""
     capacities: tuple[float, ...]
 
 
 def can_slow(profiles: Sequence[StepProfile]) -> bool:
-    """Return whether stages of steps like these can slow each other down, for any overlap."""
+    """Return whether stages of such steps can slow each other down in any overlap."""
     trainers = len(profiles[0].sample_s)
     for resource, capacities in enumerate(zip(*(profile.capacities for profile in profiles), strict=True)):
         peaks = [
             max(demand[resource] for demand in demands)
             for demands in zip(*(profile.demands for profile in profiles), strict=True)
         ]
-        # All propagations of a step end before its synchronization.
+        # All propagations of a step end before its synchronization begins.
         last = max(sum(peaks[2 + trainers : -1]), peaks[-1])
         if sum(peaks[: 2 + trainers]) + last > min(capacities):
             return True
@@ -121,7 +121,7 @@ def can_slow(profiles: Sequence[StepProfile]) -> bool:
 
 
 def has_shared_resources(platform: Platform, terms: ExtraTerms) -> bool:
-    """Return whether stages may slow each other down under some assignment."""
+    """Return whether stages may slow each other down with any assignment."""
     host = platform.host
     return (
         bool(terms.shared_cores and host.cores)
@@ -137,7 +137,7 @@ def step_profile(
     assignment: Assignment,
     speeds: Speeds = (),
 ) -> StepProfile:
-    """Return the profile of a step under an assignment, with changed `speeds` of some parts."""
+    """Return the profile of a step with an assignment and the changed `speeds` of some parts."""
     factors = dict(speeds)
     if "host_memory" in factors:
         platform = replace(platform, host=host_with_memory(platform.host, factors["host_memory"]))
@@ -169,7 +169,7 @@ def _sample_parts(times: StageTimes, works: list[Workload | None], factor: float
 
 
 class _ResourceDemands:
-    """Cores, host memory bandwidth and switch bandwidth that the stages of a step need."""
+    """Demands of a step's stages for cores, host memory bandwidth and switch bandwidth."""
 
     def __init__(
         self, platform: Platform, model: StepModel, assignment: Assignment, works: list[Workload | None]
@@ -217,7 +217,7 @@ class _ResourceDemands:
         return tuple(row)
 
     def _trainer_cores(self, trainer: PlatformTrainer) -> float:
-        """Return the trainer's cores as `stage_times` counts them: serial parts keep only one thread busy."""
+        """Return the cores that a trainer uses, as in `stage_times`: serial parts use one thread."""
         if not trainer.is_host:
             return float(trainer.device.host_cores)
         host = self._model.host
@@ -227,7 +227,7 @@ class _ResourceDemands:
     def _aggregated_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
         """Return the bytes that a trainer aggregates in host memory.
 
-        All layers count forward, all but the first backward.
+        All layers count in the forward pass, and all but the first in the backward pass.
         """
         if not math.isinf(trainer.device.link_gb_s):
             return 0.0
@@ -244,7 +244,7 @@ def _rate(amount: float, seconds: float) -> float:
 
 @dataclass(slots=True)
 class SimulatedStep:
-    """Needs of a step, and its start and end times."""
+    """Demands of a simulated step, and its start and end times."""
 
     step: int
     assignment: Assignment
@@ -254,26 +254,25 @@ class SimulatedStep:
     transfer_s: list[float]
     propagate_s: list[float]
     synchronize_s: float
-    """`sample_s`, `load_s`, `transfer_s`, `propagate_s` and `synchronize_s`: before the stage ends, its time
-    alone on the machine, with noise; afterwards, its actual time.
-    """
+    """`sample_s`, `load_s`, `transfer_s`, `propagate_s` and `synchronize_s` contain the time of the stage
+    alone on the machine, with noise, and after the stage has ended its actual time."""
     started_s: float = 0.0
-    """Start time of sampling."""
+    """Time when sampling started."""
     done_s: float = 0.0
-    """End time of synchronization."""
+    """Time when synchronization ended."""
 
 
 BeginCallback = Callable[[int], SimulatedStep]
-"""Callback when a step is sampled, in step order."""
+"""Callback that is called when the sampling of a step begins, in the order of steps."""
 
 EndCallback = Callable[[SimulatedStep], None]
-"""Callback when a step is synchronized, in step order."""
+"""Callback that is called when a step is synchronized, in the order of steps."""
 
 
 def with_noise(
     step: int, assignment: Assignment, profile: StepProfile, factors: Sequence[float]
 ) -> SimulatedStep:
-    """Scale a step's stage times (sample, load, transfers, propagations, synchronize) by `factors`."""
+    """Return a step whose stage times (sample, load, transfers, propagations, synchronize) are scaled."""
     sample, load, *rest, synchronize = factors
     count = len(profile.sample_s)
     return SimulatedStep(
@@ -293,9 +292,9 @@ _BATCH_STEPS = 1024
 
 
 def noise_factors(deviation: float, num_stages: int, seed: int) -> Iterator[list[float]]:
-    """Yield, for each step, `num_stages` log-normal factors of its stage times with mean 1.
+    """Yield, for each step, `num_stages` log-normal factors with mean 1 for its stage times.
 
-    `deviation` is the standard deviation of the factors' logarithm; 0 for no noise.
+    `deviation` is the standard deviation of the factors' logarithms; 0 means no noise.
     """
     rng = np.random.default_rng(seed)
     while not deviation:
