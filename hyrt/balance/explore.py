@@ -241,7 +241,7 @@ def _unused_threads(
 def _fewer_trainers(
     model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Remove all targets from launch-bound trainers if the other trainers can process them."""
+    """Remove all targets from launch-bound trainers if the other trainers can take over."""
     threads, total = present.threads, sum(present.split)
     iteration_s = model.iteration_s(present)
     remaining = [
@@ -442,7 +442,7 @@ def _fastest_observed(
     def fastest_alone(first: int, growth: ShareGrowth) -> dict[str, float]:
         """Return the minimum observed seconds per unit of work by kind if trainers of a kind share a link.
 
-        The work of all these trainers then takes as long as the slowest of them.
+        The work of all these trainers then takes as long as the slowest trainer.
         """
         unit_s_by_kind = dict.fromkeys(kinds, math.inf)
         for period in evidence.periods:

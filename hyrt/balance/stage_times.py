@@ -179,7 +179,7 @@ def _speed_change(rows: Floats, delay: int) -> tuple[list[int], Floats]:
     before = np.arange(_CHANGE_STEPS, count - _CHANGE_STEPS + 1, dtype=np.float64)[:, None]
     sums = np.cumsum(logs, axis=0)[_CHANGE_STEPS - 1 : count - _CHANGE_STEPS]
     shifts = (logs.sum(axis=0) - sums) / (count - before) - sums / before
-    # Differences of adjacent steps contain the noise, but a change of speed appears in only one of them.
+    # Differences of adjacent steps contain the noise, but a change of speed appears only once.
     spread = np.maximum(medians(np.abs(logs[1:] - logs[:-1])) / 0.954, USUAL_NOISE)
     errors = np.abs(shifts) * np.sqrt(before * (count - before) / count) / spread
     best = np.argmax(errors, axis=0)

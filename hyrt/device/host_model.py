@@ -81,7 +81,7 @@ class HostModel:
 
     @property
     def swapped_bytes(self) -> tuple[int, int]:
-        """Return the bytes of the full-graph matrices, and how many of them are stored in a file."""
+        """Return the bytes of the full-graph matrices, and how many bytes are in a file."""
         return (0, 0) if self._whole is None else (self._whole.matrix_bytes, self._whole.file_bytes)
 
     def register_gradient_hook(self, hook: Callable[[int, torch.Tensor], None]) -> None:

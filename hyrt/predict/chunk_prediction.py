@@ -351,7 +351,7 @@ def predict_loops(
 def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
     """Simulate an epoch in chunks on the configured devices, or on the platform's first accelerator.
 
-    The configured devices are used if there are several and the platform has them all. Returns None unless
+    The configured devices are used if there are several, all of which the platform has. Returns None unless
     the run trains a full graph on a device, chunks are necessary or requested, and they fit.
     """
     if not config.sampler.is_full_graph:

@@ -162,7 +162,7 @@ def unsupported_reason(config: Config) -> str:
 def select_designs(
     machine: Platform, work: TrainingWorkload, config: Config | None, *, paper: bool
 ) -> tuple[Platform, list[str]]:
-    """Return a platform without the FPGA designs that do not apply to the work, and a sentence about them.
+    """Return a platform without FPGA designs that do not apply to the work, and an explanation.
 
     `config` is None if the work is given as sizes. The `paper` form of the performance model has no designs.
     """

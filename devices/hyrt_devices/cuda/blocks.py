@@ -138,7 +138,7 @@ class PackedBatch:
                 self.parcel.add(array)
 
     def _pack_rows(self, inputs: Any) -> tuple[RowArrays | None, NDArray[np.int32] | None]:
-        """Pack the rows to copy, and return them and, if the device caches rows, each row's slot."""
+        """Return the packed rows to copy, and each row's slot if the device caches rows."""
         if inputs is None:
             return None, None
         cached = inputs if isinstance(inputs, CachedRows) else None

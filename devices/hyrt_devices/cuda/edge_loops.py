@@ -89,8 +89,8 @@ _ROUND_BYTES, _PIECES = 512, 32
 class TorchLoopDevice:
     """Implementation of `hyrt.fullgraph.loop_device.LoopDevice` for a torch device.
 
-    All operations run on `stream`, whichever thread calls them. `free` returns the number of bytes that loops
-    may use. `report_times` is called with the times of finished copies and computations.
+    The operations of all threads run on `stream`. `free` returns the number of bytes that loops may use.
+    `report_times` is called with the times of finished copies and computations.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Compilation of the CUDA kernels in `kernels/` with NVRTC, and launchers for them in torch's primary
-context, with pycuda or cuda-bindings.
+"""Compilation of the CUDA kernels in `kernels/` with NVRTC, and kernel launchers in torch's primary context,
+with pycuda or cuda-bindings.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def launchers() -> dict[str, type[PycudaLauncher] | type[BindingsLauncher]]:
 class PycudaLauncher:
     """Kernel launcher for one CUDA device with pycuda. Torch must have created the primary context.
 
-    pycuda cannot use torch streams, so pycuda creates the shared streams and torch wraps them as external
+    pycuda cannot use torch streams, so pycuda creates the shared streams, which torch wraps as external
     streams.
     """
 

@@ -329,7 +329,7 @@ class ComputeUnits:
         return [event for unit in self._units for event in unit.brought]
 
     def run(self, tasks: Sequence[StagedTask]) -> Sums:
-        """Run tasks, wait for them, and return their sums."""
+        """Run tasks, wait for their results, and return the sums."""
         sums = Sums(np.zeros(self._floats, np.float32))
         flights: deque[_InFlightLaunch] = deque()
         for number, task in enumerate(tasks):

@@ -1,4 +1,4 @@
-"""Discovery of FPGA cards and of the xclbin for them."""
+"""Discovery of FPGA cards and of the xclbin."""
 
 from __future__ import annotations
 

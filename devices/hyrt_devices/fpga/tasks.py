@@ -391,7 +391,7 @@ def _check(batch: MiniBatch, shapes: Sequence[LayerShape]) -> None:
 
 
 def _cut(blocks: Sequence[WeightedBlock], start: int, stop: int) -> BatchTile:
-    """Return the tile of targets `start` to `stop`, with the sources that each layer needs for them."""
+    """Return the tile of targets `start` to `stop`, with the sources that each layer needs."""
     if (start, stop) == (0, blocks[-1].num_dst):
         return BatchTile(slice(start, stop), list(blocks), None)
     rows: NDArray[np.intp] = np.arange(start, stop)

@@ -1,4 +1,4 @@
-"""Reader of .xclbin files and of the trainer programs in them."""
+"""Reader of .xclbin files and of their trainer programs."""
 
 from __future__ import annotations
 

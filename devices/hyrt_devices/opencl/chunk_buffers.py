@@ -22,7 +22,7 @@ from hyrt_devices.opencl_host.profiling import Command, spans
 
 @dataclass(slots=True)
 class ChunkSlot:
-    """Buffers of one chunk, with events of the commands that may still use them."""
+    """Buffers of one chunk, with events of commands that may still use the buffers."""
 
     buffers: tuple[Any, ...]
     filled: Any = None
@@ -32,7 +32,7 @@ class ChunkSlot:
     drained: Any = None
     """Event of the copy from the buffers, or None once a queue waits for it."""
     taken: list[Any] = field(default_factory=list)
-    """Events of the copies that other devices make from the buffers; empty once a queue waits for them."""
+    """Events of the copies that other devices make from the buffers; empty once a queue waits for these."""
 
 
 class ChunkQueues:

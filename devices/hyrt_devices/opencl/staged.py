@@ -114,8 +114,8 @@ class StagedBatch:
 class StagedGraph:
     """Mini-batch of the full graph, whose buffers are shared by all steps.
 
-    The buffers are released when another graph has replaced this one and no step uses them any more. The
-    copies of the first step, `staged`, have completed.
+    The buffers are released when another graph has replaced this one and no step uses the buffers. The copies
+    of the first step, `staged`, have completed.
     """
 
     def __init__(self, whole: FullGraph, staged: StagedBatch) -> None:

@@ -388,9 +388,9 @@ _MIN_BYTES, _GROWTH = 64, 4
 # Larger operations would add no information, and each rank would need as much memory.
 _MAX_BYTES = 2**26
 _LONG_S = 0.25
-# Repeat short operations more often, because disturbances affect them more.
+# Repeat short operations more often, because disturbances have a larger effect.
 _MIN_REPEATS, _MAX_REPEATS, _REPEATS_S = 3, 25, 0.1
-# Range of block sizes relative to their mean, as a graph partitioner approximately produces them.
+# Range of block sizes relative to their mean, approximately that of a graph partitioner.
 _SIZE_RANGE = (0.5, 1.5)
 _NUM_UNEVEN = 3
 

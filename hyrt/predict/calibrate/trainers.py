@@ -228,7 +228,7 @@ HETERO_PROBES = (
 )
 
 # Long and short steps, with enough rows for several chunks: they show the gain from more threads and the cost
-# of waking them.
+# of waking threads.
 SHARED_PROBES = (PROBES[0], *PROBES[3:6])
 HETERO_SHARED_PROBES = (*HETERO_PROBES[:4], HETERO_PROBES[5])
 
