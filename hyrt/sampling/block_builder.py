@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,6 +20,7 @@ from hyrt.sampling.block import Block, Ids
 from hyrt.sampling.kernels import close_gaps, find_excluded, relabel
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import EdgeValues, Hop, check_step, gather_edge_values, id_dtype
+from hyrt.sampling.subgraph_kernels import assign_rows, reset_rows
 
 
 class ExcludedEdges:
@@ -206,6 +207,7 @@ class TargetShuffler:
 
 
 _GRAIN = 1024
+_SUBGRAPH_GRAIN = 256
 
 LayerSampleFunction = Callable[[int, Ids, bool, PooledArrays], Hop]
 """Function that samples the neighbours of a layer. Its arguments are the layer (1..L; L is the targets'
@@ -418,64 +420,119 @@ class BlockBuilder:
         return buffer[: relabel(destinations, hop.neighbors, self.local, buffer, columns)], columns
 
 
-def build_square_blocks(
-    topology: Topology,
-    arrays: PooledArrays,
-    *,
-    layers: int,
-    step: int,
-    seed: int,
-    sources: Ids,
-    num_targets: int,
-    offsets: Ids,
-    columns: Ids,
-    weights: NDArray[np.float32] | None = None,
-    workers: Workers,
-    in_place: bool,
-) -> list[Block]:
-    """Build the blocks of all layers from the same edges. Only targets are destinations of the last block.
+class SubgraphBatchBuilder:
+    """Builder of mini-batches whose blocks all have the edges of the same subgraphs.
 
-    `sources` [n] is the vertex of each row, targets first. A vertex may have several rows. `offsets`,
-    `columns` and `weights` are the edges as CSR over all rows. If `in_place`, the first block has vertex ids
-    as sources.
+    The arguments are those of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
-    num = len(sources)
-    degrees = arrays.take(num, np.int32)
-    np.take(topology.in_degrees, sources, out=degrees, mode="clip")
-    values, sums, of_sources = EdgeValues(), None, None
-    if topology.has_edge_values or topology.edge_types is not None:
-        values = gather_edge_values(topology, sources, offsets, sources[columns], workers, arrays)
-    if values.weights is not None:
-        sums = topology.weighted_degrees
-        of_sources = sums[sources]
-    blocks = []
-    for layer in range(1, layers + 1):
-        rows = num_targets if layer == layers else num
-        edges = slice(0, int(offsets[rows]))
-        block = Block(
-            indptr=offsets[: rows + 1],
-            columns=columns[edges],
-            destinations=sources[:rows],
-            sources=sources,
-            num_src=num,
-            degrees=degrees[:rows],
-            source_degrees=degrees,
-            layer=layer,
+
+    def __init__(
+        self, graph: Graph, layers: int, seed: int, class_weights: NDArray[np.float32] | None = None
+    ) -> None:
+        self.graph = graph
+        self._layers = layers
+        self._seed = seed
+        self._class_weights = class_weights
+        self.ids = id_dtype(graph)
+        self.local = np.full(graph.num_vertices, -1, np.int32)
+        """Scratch memory [V] int32, which is -1 everywhere between two mini-batches."""
+        self.pool = BufferPool()
+        """Pool of the mini-batches' buffers, to which released mini-batches return their buffers."""
+
+    def join_subgraphs(
+        self,
+        subgraphs: Sequence[tuple[Ids, int]],
+        sources: Ids,
+        workers: Workers,
+        work: Callable[[Ids, int, int], None],
+    ) -> None:
+        """Call `work(vertices, start, stop)` per subgraph while `local` has its rows in the disjoint union.
+
+        A subgraph is its vertices, targets first, and its number of targets. The rows of the union, written
+        to `sources`, begin with the targets of all subgraphs.
+        """
+        target_row, other_row = 0, sum(num_targets for _, num_targets in subgraphs)
+        for vertices, num_targets in subgraphs:
+            assign_rows(vertices, num_targets, target_row, other_row, self.local, sources)
+            workers.run(partial(work, vertices), len(vertices), _SUBGRAPH_GRAIN)
+            reset_rows(vertices, self.local)
+            target_row += num_targets
+            other_row += len(vertices) - num_targets
+
+    def build(
+        self,
+        step: int,
+        arrays: PooledArrays,
+        *,
+        sources: Ids,
+        num_targets: int,
+        offsets: Ids,
+        columns: Ids,
+        weights: NDArray[np.float32] | None = None,
+        loss_weights: NDArray[np.float64] | None = None,
+        normalizer: float,
+        workers: Workers,
+        in_place: bool,
+    ) -> MiniBatch:
+        """Build a mini-batch from a CSR over all rows, whose buffers are in `arrays`.
+
+        `sources` [n] is the vertex of each row, targets first; a vertex may have several rows. `offsets`,
+        `columns` and `weights` are the edges. The last block has only target destinations. `loss_weights` are
+        the targets' factors in the loss, in addition to class weights. If `in_place`, the sources of the
+        first block stay vertex ids of the graph.
+        """
+        topology = self.graph.topology
+        num = len(sources)
+        degrees = arrays.take(num, np.int32)
+        np.take(topology.in_degrees, sources, out=degrees, mode="clip")
+        values, sums, of_sources = EdgeValues(), None, None
+        if topology.has_edge_values or topology.edge_types is not None:
+            values = gather_edge_values(topology, sources, offsets, sources[columns], workers, arrays)
+        if values.weights is not None:
+            sums = topology.weighted_degrees
+            of_sources = sums[sources]
+        blocks = []
+        for layer in range(1, self._layers + 1):
+            rows = num_targets if layer == self._layers else num
+            edges = slice(0, int(offsets[rows]))
+            block = Block(
+                indptr=offsets[: rows + 1],
+                columns=columns[edges],
+                destinations=sources[:rows],
+                sources=sources,
+                num_src=num,
+                degrees=degrees[:rows],
+                source_degrees=degrees,
+                layer=layer,
+                step=step,
+                seed=self._seed,
+                weights=None if weights is None else weights[edges],
+                edge_weights=None if values.weights is None else values.weights[edges],
+                edge_features=None if values.features is None else values.features[edges],
+                edge_types=None if values.types is None else values.types[edges],
+                weighted_degrees=None if of_sources is None else of_sources[:rows],
+                source_weighted_degrees=of_sources,
+            )
+            if in_place and layer == 1:
+                vertices = arrays.take(block.num_edges, sources.dtype)
+                np.take(sources, block.columns, out=vertices, mode="clip")
+                block.columns, block.sources = vertices, None
+                block.num_src, block.source_degrees = topology.num_vertices, topology.in_degrees
+                block.source_scale = lambda: topology.gcn_scale
+                block.source_weighted_degrees = sums
+            blocks.append(block.trusted())
+        targets = sources[:num_targets]
+        labels = self.graph.vertices.select_labels(targets)
+        factors = None if self._class_weights is None else self._class_weights[labels]
+        if loss_weights is not None:
+            factors = (loss_weights if factors is None else loss_weights * factors).astype(np.float32)
+        batch = MiniBatch(
             step=step,
-            seed=seed,
-            weights=None if weights is None else weights[edges],
-            edge_weights=None if values.weights is None else values.weights[edges],
-            edge_features=None if values.features is None else values.features[edges],
-            edge_types=None if values.types is None else values.types[edges],
-            weighted_degrees=None if of_sources is None else of_sources[:rows],
-            source_weighted_degrees=of_sources,
+            targets=targets,
+            blocks=blocks,
+            labels=labels,
+            target_weights=factors,
+            normalizer=normalizer,
         )
-        if in_place and layer == 1:
-            vertices = arrays.take(block.num_edges, sources.dtype)
-            np.take(sources, block.columns, out=vertices, mode="clip")
-            block.columns, block.sources = vertices, None
-            block.num_src, block.source_degrees = topology.num_vertices, topology.in_degrees
-            block.source_scale = lambda: topology.gcn_scale
-            block.source_weighted_degrees = sums
-        blocks.append(block.trusted())
-    return blocks
+        batch.on_release(arrays.release)
+        return batch

@@ -6,7 +6,6 @@ KDD 2019.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,15 @@ from numpy.typing import NDArray
 from hyrt.checks import check_array, check_range
 from hyrt.errors import ArgumentError
 from hyrt.graph.graph import Graph
-from hyrt.runtime.buffer_pool import BufferPool, PooledArrays
+from hyrt.runtime.buffer_pool import PooledArrays
 from hyrt.runtime.rng import SHUFFLE, stream_key
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
-from hyrt.sampling.block_builder import build_square_blocks
+from hyrt.sampling.block_builder import SubgraphBatchBuilder
 from hyrt.sampling.kernels import prefix_sum
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.sampler import HopSampler, check_call, check_sampler, check_step, id_dtype
-from hyrt.sampling.subgraph_kernels import assign_rows, count_columns, reset_rows, write_columns
-
-_GRAIN = 256
+from hyrt.sampling.sampler import HopSampler, check_call, check_sampler, check_step
+from hyrt.sampling.subgraph_kernels import count_columns, write_columns
 
 
 class ClusterSampler:
@@ -59,13 +56,12 @@ class ClusterSampler:
         )
         parts = check_array("homes", parts, "iu", (graph.num_vertices,), "the part of each vertex")
         check_range("homes", parts, graph.num_vertices, "parts")
-        self._graph = graph
-        self._layers = layers
+        self._topology = graph.topology
         self._units_per_step = units_per_step
         self._parts_per_unit = parts_per_unit
         self._seed = seed
-        self._class_weights = class_weights
-        self.ids = id_dtype(graph)
+        self._batches = SubgraphBatchBuilder(graph, layers, seed, class_weights)
+        self.ids = self._batches.ids
         is_target = np.zeros(graph.num_vertices, np.bool_)
         is_target[targets] = True
         self._is_target = is_target
@@ -75,8 +71,6 @@ class ClusterSampler:
         self._starts = np.searchsorted(parts[order], np.arange(int(parts.max()) + 2))
         self._num_targets = np.bincount(parts[targets], minlength=len(self._starts) - 1)
         self._parts = np.flatnonzero(self._num_targets)
-        self._local = np.full(graph.num_vertices, -1, np.int32)
-        self._pool = BufferPool()
 
     @property
     def _groups(self) -> int:
@@ -98,19 +92,17 @@ class ClusterSampler:
         units = check_call(step, units, workers, in_place, hops, 2**62, "groups")
         if not len(units):
             raise ArgumentError("units is empty: pass at least one group of units(step)")
-        arrays = PooledArrays(self._pool)
-        topology = self._graph.topology
-        graph = (topology.indptr, topology.indices)
+        arrays, batches = PooledArrays(self._batches.pool), self._batches
+        graph = (self._topology.indptr, self._topology.indices)
         subgraphs = [self._members(int(unit)) for unit in units]
-        num, num_targets = (sum(each) for each in zip(*((len(v), t) for v, t in subgraphs), strict=True))
+        num = sum(len(vertices) for vertices, _ in subgraphs)
+        num_targets = sum(targets for _, targets in subgraphs)
         sources, counts = arrays.take(num, self.ids), np.empty(num, np.int32)
-        # Rows begin with the targets of all groups, followed by all other vertices.
-        firsts = np.cumsum([[0, num_targets], *([t, len(v) - t] for v, t in subgraphs)], axis=0)[:-1]
-        for (vertices, targets), first in zip(subgraphs, firsts, strict=True):
-            assign_rows(vertices, targets, first[0], first[1], self._local, sources)
-            count = partial(count_columns, *graph, vertices, self._local, counts)
-            workers.run(count, len(vertices), _GRAIN)
-            reset_rows(vertices, self._local)
+
+        def count(vertices: Ids, start: int, stop: int) -> None:
+            count_columns(*graph, vertices, batches.local, counts, start, stop)
+
+        batches.join_subgraphs(subgraphs, sources, workers, count)
         edges = int(counts.sum(dtype=np.int64))
         if edges >= 2**31:
             raise OverflowError(
@@ -118,35 +110,22 @@ class ClusterSampler:
             )
         offsets, columns = arrays.take(num + 1, np.int32), arrays.take(edges, np.int32)
         prefix_sum(counts, offsets)
-        for (vertices, targets), first in zip(subgraphs, firsts, strict=True):
-            assign_rows(vertices, targets, first[0], first[1], self._local, sources)
-            write = partial(write_columns, *graph, vertices, self._local, offsets, columns)
-            workers.run(write, len(vertices), _GRAIN)
-            reset_rows(vertices, self._local)
-        chosen = sources[:num_targets]
-        labels = self._graph.vertices.select_labels(chosen)
-        batch = MiniBatch(
-            step=step,
-            targets=chosen,
-            blocks=build_square_blocks(
-                topology,
-                arrays,
-                layers=self._layers,
-                step=step,
-                seed=self._seed,
-                sources=sources,
-                num_targets=num_targets,
-                offsets=offsets,
-                columns=columns,
-                workers=workers,
-                in_place=in_place,
-            ),
-            labels=labels,
-            target_weights=None if self._class_weights is None else self._class_weights[labels],
+
+        def write(vertices: Ids, start: int, stop: int) -> None:
+            write_columns(*graph, vertices, batches.local, offsets, columns, start, stop)
+
+        batches.join_subgraphs(subgraphs, sources, workers, write)
+        return batches.build(
+            step,
+            arrays,
+            sources=sources,
+            num_targets=num_targets,
+            offsets=offsets,
+            columns=columns,
             normalizer=float(num_targets),
+            workers=workers,
+            in_place=in_place,
         )
-        batch.on_release(arrays.release)
-        return batch
 
     def _members(self, unit: int) -> tuple[Ids, int]:
         """Return the vertices of a group, targets first, and the number of targets."""

@@ -5,29 +5,24 @@ Zeng et al., "GraphSAINT: graph sampling based inductive learning method", ICLR 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
-from hyrt.runtime.buffer_pool import BufferPool, PooledArrays
+from hyrt.runtime.buffer_pool import PooledArrays
 from hyrt.runtime.rng import PRESAMPLE, WALK, stream_key
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
-from hyrt.sampling.block_builder import build_square_blocks
+from hyrt.sampling.block_builder import SubgraphBatchBuilder
 from hyrt.sampling.kernels import prefix_sum
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.sampler import HopSampler, check_call, check_sampler, check_step, id_dtype
+from hyrt.sampling.sampler import HopSampler, check_call, check_sampler, check_step
 from hyrt.sampling.subgraph_kernels import (
-    assign_rows,
     collect_distinct,
     count_columns,
     count_members,
     mark_members,
     random_walks,
-    reset_rows,
     write_edges,
 )
 
@@ -90,19 +85,17 @@ class SaintSampler:
             units_per_step=units_per_step,
             coverage=coverage,
         )
-        self._graph = graph
-        self._layers = layers
+        self._topology = graph.topology
         self._roots = roots
         self._walk_length = walk_length
         self._units_per_step = units_per_step
         self._seed = seed
-        self._class_weights = class_weights
-        self.ids = id_dtype(graph)
+        self._batches = SubgraphBatchBuilder(graph, layers, seed, class_weights)
+        self.ids = self._batches.ids
         self._targets = targets
         self._is_target = np.zeros(graph.num_vertices, np.bool_)
         self._is_target[targets] = True
-        self._local = np.full(graph.num_vertices, -1, np.int32)
-        self._pool = BufferPool()
+        self._local, self._pool = self._batches.local, self._batches.pool
         self._vertex_counts = np.zeros(graph.num_vertices, np.int32)
         self._edge_counts = np.zeros(graph.num_edges, np.int32)
         self.num_presampled = self._presample(coverage, workers or Workers(1, "presample"))
@@ -129,21 +122,18 @@ class SaintSampler:
         hops: HopSampler | None = None,
     ) -> MiniBatch:
         units = check_call(step, units, workers, in_place, hops, 2**62, "subgraphs")
-        arrays = PooledArrays(self._pool)
-        take = arrays.take
-        topology = self._graph.topology
-        subgraphs, num_targets = self._find_vertices(units, workers)
+        arrays, batches = PooledArrays(self._pool), self._batches
+        subgraphs = self._find_vertices(units, workers)
         num = sum(len(vertices) for vertices, _ in subgraphs)
-        sources = take(num, self.ids)
-        offsets = take(num + 1, np.int32)
-        graph = (topology.indptr, topology.indices)
-        union = (subgraphs, num_targets, sources, workers)
+        num_targets = sum(targets for _, targets in subgraphs)
+        sources, offsets = arrays.take(num, self.ids), arrays.take(num + 1, np.int32)
+        graph = (self._topology.indptr, self._topology.indices)
         counts = self._pool.take(num, np.int32)
 
         def count(vertices: Ids, start: int, stop: int) -> None:
             count_columns(*graph, vertices, self._local, counts, start, stop)
 
-        self._for_each(*union, count)
+        batches.join_subgraphs(subgraphs, sources, workers, count)
         edges = int(counts.sum(dtype=np.int64))
         if edges >= 2**31:
             raise OverflowError(
@@ -151,51 +141,33 @@ class SaintSampler:
             )
         prefix_sum(counts, offsets)
         self._pool.release(counts)
-        columns = take(edges, np.int32)
-        weights = take(edges, np.float32)
+        columns, weights = arrays.take(edges, np.int32), arrays.take(edges, np.float32)
         sample_counts = (self._vertex_counts, self._edge_counts)
 
         def write(vertices: Ids, start: int, stop: int) -> None:
             write_edges(*graph, vertices, self._local, offsets, *sample_counts, start, stop, columns, weights)
 
-        self._for_each(*union, write)
+        batches.join_subgraphs(subgraphs, sources, workers, write)
         for vertices, _ in subgraphs:
             self._pool.release(vertices)
-        blocks = build_square_blocks(
-            topology,
+        num_counted = self._vertex_counts[sources[:num_targets]]
+        return batches.build(
+            step,
             arrays,
-            layers=self._layers,
-            step=step,
-            seed=self._seed,
             sources=sources,
             num_targets=num_targets,
             offsets=offsets,
             columns=columns,
             weights=weights,
+            loss_weights=(self.num_presampled + 1.0) / ((num_counted + 1.0) * len(self._targets)),
+            normalizer=float(len(units)),
             workers=workers,
             in_place=in_place,
         )
-        targets = sources[:num_targets]
-        labels = self._graph.vertices.select_labels(targets)
-        loss_weights = (self.num_presampled + 1.0) / (
-            (self._vertex_counts[targets] + 1.0) * len(self._targets)
-        )
-        if self._class_weights is not None:
-            loss_weights *= self._class_weights[labels]
-        batch = MiniBatch(
-            step=step,
-            targets=targets,
-            blocks=blocks,
-            labels=labels,
-            target_weights=loss_weights.astype(np.float32),
-            normalizer=float(len(units)),
-        )
-        batch.on_release(arrays.release)
-        return batch
 
     def _walk(self, purpose: int, subgraph: int, workers: Workers) -> Ids:
         """Return the vertices [roots * (walk_length + 1)] that a subgraph's walks visit, with duplicates."""
-        topology = self._graph.topology
+        topology = self._topology
         visited: Ids = self._pool.take(self._roots * (self._walk_length + 1), self.ids)
         key = stream_key(self._seed, purpose, subgraph, 0)
         workers.run(
@@ -209,7 +181,7 @@ class SaintSampler:
 
     def _presample(self, coverage: int, workers: Workers) -> int:
         """Count vertices and edges until the subgraphs cover the targets; return the number of subgraphs."""
-        topology = self._graph.topology
+        topology = self._topology
         members = np.empty(topology.num_vertices, np.uint64)
         counts = (self._vertex_counts, self._edge_counts)
 
@@ -229,32 +201,13 @@ class SaintSampler:
             num_visits = int(self._vertex_counts[self._targets].sum(dtype=np.int64))
         return num
 
-    def _find_vertices(self, units: Ids, workers: Workers) -> tuple[list[tuple[Ids, int]], int]:
-        """Return each subgraph's vertices, targets first, and number of targets; also the total of these."""
+    def _find_vertices(self, units: Ids, workers: Workers) -> list[tuple[Ids, int]]:
+        """Return the vertices, targets first, and the number of targets of each subgraph."""
         subgraphs = []
-        total = 0
         for unit in units:
             visited = self._walk(WALK, int(unit), workers)
             vertices: Ids = self._pool.take(len(visited), self.ids)
             num_targets, num = collect_distinct(visited, self._is_target, self._local, vertices)
             self._pool.release(visited)
             subgraphs.append((vertices[:num], num_targets))
-            total += num_targets
-        return subgraphs, total
-
-    def _for_each(
-        self,
-        subgraphs: list[tuple[Ids, int]],
-        num_targets: int,
-        sources: Ids,
-        workers: Workers,
-        work: Callable[[Ids, int, int], None],
-    ) -> None:
-        """Call `work(vertices, start, stop)` for each subgraph while `_local` has its rows in the union."""
-        target_row, other_row = 0, num_targets
-        for vertices, targets in subgraphs:
-            assign_rows(vertices, targets, target_row, other_row, self._local, sources)
-            workers.run(partial(work, vertices), len(vertices), _GRAIN)
-            reset_rows(vertices, self._local)
-            target_row += targets
-            other_row += len(vertices) - targets
+        return subgraphs

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
-from hyrt.runtime.buffer_pool import BufferPool, PooledArrays
+from hyrt.runtime.buffer_pool import PooledArrays
 from hyrt.runtime.rng import SAMPLE, stream_key
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
-from hyrt.sampling.block_builder import TargetShuffler, build_square_blocks
+from hyrt.sampling.block_builder import SubgraphBatchBuilder, TargetShuffler
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.sampler import HopSampler, check_call, check_sampler, id_dtype
+from hyrt.sampling.sampler import HopSampler, check_call, check_sampler
 from hyrt.sampling.subgraph_kernels import grow_subgraphs, rows_ascend, write_induced_edges
 
 _GRAIN = 16
@@ -49,14 +49,13 @@ class ShadowSampler:
             fanout=fanout,
         )
         self._graph = graph
-        self._layers, self._hops, self._fanout = layers, hops, fanout
+        self._hops, self._fanout = hops, fanout
         self._max_members = min(sum(fanout**hop for hop in range(hops + 1)), graph.num_vertices)
         self._seed = seed
-        self._class_weights = class_weights
-        self.ids = id_dtype(graph)
+        self._batches = SubgraphBatchBuilder(graph, layers, seed, class_weights)
+        self.ids = self._batches.ids
         self._order = TargetShuffler(targets, batch_size, seed)
         self._ascending = rows_ascend(graph.topology.indptr, graph.topology.indices)
-        self._pool = BufferPool()
 
     def steps_per_epoch(self) -> int:
         return self._order.steps_per_epoch
@@ -72,8 +71,8 @@ class ShadowSampler:
         units = check_call(step, units, workers, in_place, hops, vertices, "vertices")
         topology, num = self._graph.topology, len(units)
         graph, max_members = (topology.indptr, topology.indices), self._max_members
-        arrays = PooledArrays(self._pool)
-        members = self._pool.take((num, max_members), units.dtype)
+        arrays = PooledArrays(self._batches.pool)
+        members = self._batches.pool.take((num, max_members), units.dtype)
         counts = np.empty(num, np.int32)
         keys = np.array([stream_key(self._seed, SAMPLE, step, hop + 1) for hop in range(self._hops)])
 
@@ -87,7 +86,7 @@ class ShadowSampler:
         sources[:num] = units
         for i in range(num):
             sources[rows[i] : rows[i] + counts[i] - 1] = members[i, 1 : counts[i]]
-        ends = self._pool.take(total + 1, np.int64)
+        ends = self._batches.pool.take(total + 1, np.int64)
         ends[0] = 0
         known = (self._ascending, members, counts, max_members, rows, num)
 
@@ -108,28 +107,16 @@ class ShadowSampler:
             write_induced_edges(*graph, *known, start, stop, True, offsets, columns)
 
         workers.run(write, num, _GRAIN)
-        self._pool.release(members)
-        self._pool.release(ends)
-        labels = self._graph.vertices.select_labels(units)
-        batch = MiniBatch(
-            step=step,
-            targets=units,
-            blocks=build_square_blocks(
-                topology,
-                arrays,
-                layers=self._layers,
-                step=step,
-                seed=self._seed,
-                sources=sources,
-                num_targets=num,
-                offsets=offsets,
-                columns=columns,
-                workers=workers,
-                in_place=in_place,
-            ),
-            labels=labels,
-            target_weights=None if self._class_weights is None else self._class_weights[labels],
+        self._batches.pool.release(members)
+        self._batches.pool.release(ends)
+        return self._batches.build(
+            step,
+            arrays,
+            sources=sources,
+            num_targets=num,
+            offsets=offsets,
+            columns=columns,
             normalizer=float(num),
+            workers=workers,
+            in_place=in_place,
         )
-        batch.on_release(arrays.release)
-        return batch

@@ -182,7 +182,7 @@ def test_in_place_equals_relabelled(layers: int) -> None:
     assert mine.num_src == 400
     assert vertex_edges(mine) == vertex_edges(first)
     np.testing.assert_array_equal(mine.degrees, first.degrees)
-    np.testing.assert_array_equal(mine.source_degrees, sampler._graph.topology.in_degrees)
+    np.testing.assert_array_equal(mine.source_degrees, sampler._batches.graph.topology.in_degrees)
     for a, b in zip(relabelled.blocks[1:], in_place.blocks[1:], strict=True):
         assert_equal_blocks(a, b)
 
@@ -263,7 +263,7 @@ def test_mini_batches_in_flight_never_share_memory() -> None:
     sampler = small_sampler()
     for _ in range(4):
         live = [sampler.sample(step, sampler.units(step), ALONE, in_place=step == 1) for step in range(3)]
-        spans = [memory_ranges(batch.blocks, [sampler._graph.topology.in_degrees]) for batch in live]
+        spans = [memory_ranges(batch.blocks, [sampler._batches.graph.topology.in_degrees]) for batch in live]
         for i in range(3):
             for j in range(i):
                 assert not any(a < d and c < b for a, b in spans[i] for c, d in spans[j])
