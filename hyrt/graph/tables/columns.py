@@ -14,9 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
+from hyrt.formatting import pluralize
 from hyrt.graph.check import suggest_name
-from hyrt.graph.tables.table_batch import RowProblems, TableBatch, read_list_matrix, read_real_numbers
+from hyrt.graph.tables.table_batch import (
+    RowProblems,
+    TableBatch,
+    is_list_column,
+    read_list_matrix,
+    read_real_numbers,
+)
 from hyrt.graph.tables.vertex_ids import NameIndex
+
+Array = NDArray[Any]
+Flags = NDArray[np.bool_]
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 _ROW_INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
@@ -65,12 +75,15 @@ class FeatureColumns:
         self._decimal = decimal
         self._fill = fill
         self._where = fill_setting
-        self._widths: dict[str, int] = {}
+        self._widths: dict[str, int | None] = {}
         self.filled = 0
         """Number of missing values that were replaced."""
 
     def rows(self, piece: TableBatch, bad: RowProblems) -> NDArray[np.float32]:
-        """Return the features [n, width] of a batch; the first batch determines the length of lists."""
+        """Return the features [n, width] of a batch with rows; its first list determines the width of all.
+
+        Raises DataError if a column has lists in some batches only, or none in the first batch.
+        """
         parts = [self._column_values(piece, column, bad) for column in self._columns]
         # Values beyond float32 are reported as wrong values.
         with np.errstate(over="ignore"):
@@ -78,31 +91,14 @@ class FeatureColumns:
 
     def names(self) -> list[str]:
         """Return a name for each column of the matrix; call this after reading rows."""
-        lists = self._widths
-        return [
-            name if name not in lists else f"{name}[{at}]"
-            for name in self._columns
-            for at in range(lists.get(name, 1))
-        ]
+        names = []
+        for name in self._columns:
+            width = self._widths.get(name)
+            names += [name] if width is None else [f"{name}[{at}]" for at in range(width)]
+        return names
 
-    def _column_values(self, piece: TableBatch, column: str, bad: RowProblems) -> NDArray[Any]:
-        lists = read_list_matrix(piece.columns[column])
-        if lists is None:
-            values, missing, wrong = read_real_numbers(piece.columns[column], self._decimal)
-            values = values[:, None]
-        else:
-            values, missing, wrong = lists
-            width = self._widths.setdefault(column, values.shape[1])
-            if values.shape[1] != width:
-                if len(values):
-                    bad.add(
-                        piece,
-                        column,
-                        np.ones(len(values), np.bool_),
-                        f"does not have {width} numbers like earlier rows",
-                        "Use lists of the same length",
-                    )
-                return np.zeros((len(values), width))
+    def _column_values(self, piece: TableBatch, column: str, bad: RowProblems) -> Array:
+        values, missing, wrong = self._read(piece, column, bad)
         remedy = "Write a number in each of these rows, or remove the column from the features"
         fill = (
             f", or set {self._where} in the schema to a number that replaces missing features"
@@ -119,6 +115,37 @@ class FeatureColumns:
                 values = np.where(np.isnan(values), self._fill, values)
         return values
 
+    def _read(self, piece: TableBatch, column: str, bad: RowProblems) -> tuple[Array, Flags, Flags]:
+        """Return values [n, width], and masks of missing and wrong rows; report lists of other lengths."""
+        array, location = piece.columns[column], f"{piece.name}, column {column!r}"
+        is_list = is_list_column(array)
+        if column in self._widths and is_list != (self._widths[column] is not None):
+            raise DataError(
+                f"{location} has {'lists' if is_list else 'numbers'}, unlike earlier files: use either "
+                "numbers or lists in all files"
+            )
+        if not is_list:
+            self._widths[column] = None
+            values, missing, wrong = read_real_numbers(array, self._decimal)
+            return values[:, None], missing, wrong
+        if column not in self._widths and array.null_count == len(array):
+            raise DataError(
+                f"{location} has no list in the first {len(array):,} rows, so their length is unknown: "
+                "begin with a row that has a list"
+            )
+        lists = read_list_matrix(array, self._widths.get(column))
+        width = self._widths[column] = lists.values.shape[1]
+        unequal = ~array.is_null().to_numpy(zero_copy_only=False) & (lists.lengths != width)
+        for length in np.unique(lists.lengths[unequal]).tolist():
+            bad.add(
+                piece,
+                column,
+                unequal & (lists.lengths == length),
+                f"has {pluralize(length, 'number')}, but the first list has {width:,}",
+                "Use lists of equal length (add zeros to short ones), or remove the column from the features",
+            )
+        return np.where(unequal[:, None], 0, lists.values), lists.missing, lists.wrong
+
 
 def sort_names(names: NameIndex) -> tuple[list[str], NDArray[np.int64]]:
     """Return the names in order (integers by value), and the position [n] of each name in that order."""
@@ -132,8 +159,6 @@ def sort_names(names: NameIndex) -> tuple[list[str], NDArray[np.int64]]:
     places[order] = np.arange(len(all_names))
     return [all_names[i] for i in order], places
 
-
-Array = NDArray[Any]
 
 MIN_ROWS = 10
 """With fewer rows, a column may equal row numbers or labels by chance."""

@@ -34,7 +34,14 @@ from hyrt.graph.tables.table_batch import (
     read_whole_numbers,
 )
 from hyrt.graph.tables.table_files import TableFiles
-from hyrt.graph.tables.vertex_ids import NOT_INTEGER_REMEDY, IntegerIds, NameIndex, StringIds, VertexIds
+from hyrt.graph.tables.vertex_ids import (
+    NOT_INTEGER_REMEDY,
+    IntegerIds,
+    NameIndex,
+    StringIds,
+    VertexIds,
+    report_rounded_ids,
+)
 
 Array = NDArray[Any]
 
@@ -148,6 +155,8 @@ class _Reader:
             for piece in self._files.batches(kinds):
                 self._bad.add_unreadable(piece)
                 self._notes.add(self._files.names[0], piece, may_be_missing)
+                if not piece.num_rows:
+                    continue
                 self._read_ids(piece)
                 labels = self._read_labels(piece)
                 self._labels.append(labels)
@@ -176,6 +185,7 @@ class _Reader:
         missing_remedy = (
             "Add an id to every vertex; text.nulls in the schema lists the values that count as missing"
         )
+        rounded = report_rounded_ids(piece, column, bad)
         if self._named:
             ids, missing = read_strings(piece.columns[column])
             before = self._names.num
@@ -187,7 +197,7 @@ class _Reader:
             return
         values, missing, wrong = read_whole_numbers(piece.columns[column], self._table.text.decimal)
         bad.add(piece, column, missing, "is not a valid id", missing_remedy)
-        bad.add(piece, column, wrong, "is not an integer", NOT_INTEGER_REMEDY)
+        bad.add(piece, column, wrong & ~rounded, "is not an integer", NOT_INTEGER_REMEDY)
         self._ids.append(values)
 
     def _read_labels(self, piece: TableBatch) -> Array:

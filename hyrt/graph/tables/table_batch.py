@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,9 +181,15 @@ def read_whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int6
     # Programs write missing integers as NaN in a floating-point column.
     real, missing, bad = read_real_numbers(column, decimal)
     with np.errstate(invalid="ignore"):
-        whole = (real == np.floor(real)) & (np.abs(real) < _EXACT)
+        whole = (real == np.floor(real)) & (np.abs(real) < max_exact_integer(column))
     bad |= ~missing & ~whole
     return np.where(whole, real, 0).astype(np.int64), missing, bad
+
+
+def max_exact_integer(column: Any) -> float:
+    """Return the number from which on a column does not represent every integer."""
+    digits = {"halffloat": 11, "float": 24}.get(str(column.type), 53)
+    return 2.0**digits
 
 
 def has_codes(column: Any, bad: Flags) -> bool:
@@ -283,28 +289,43 @@ def get_string_buffers(column: Any) -> tuple[NDArray[np.uint8], NDArray[np.int32
     return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), bounds
 
 
-def read_list_matrix(column: Any) -> tuple[Array, Flags, Flags] | None:
-    """Convert a column of lists of equal length to float64 [n, width], and masks of missing and invalid rows.
+class ListMatrix(NamedTuple):
+    """Rows of a column of lists."""
 
-    Returns None for other columns.
-    """
+    values: NDArray[np.float64]
+    """[n, width], nan for missing and wrong rows."""
+    missing: Flags
+    """[n] whether a list or one of its values is missing."""
+    wrong: Flags
+    """[n] whether a list has values that are not numbers."""
+    lengths: NDArray[np.int64]
+    """[n]; lists with another length than the width are neither missing nor wrong."""
+
+
+def is_list_column(column: Any) -> bool:
+    """Return whether the values of a column are lists."""
     import pyarrow as pa
 
     kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        return None
-    num = len(column)
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def read_list_matrix(column: Any, width: int | None = None) -> ListMatrix:
+    """Convert a column of lists to a matrix; `width` is the length of lists, by default that of the first."""
+    import pyarrow as pa
+
     missing = _missing(column)
-    lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    width = int(lengths.max(initial=0))
-    values = np.full((num, width), np.nan)
-    bad = ~missing & (lengths != width)
-    good = ~missing & ~bad
+    lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if width is None:
+        width = 0 if missing.all() else int(lengths[~missing][0])
+    values = np.full((len(column), width), np.nan)
+    wrong = np.zeros(len(column), np.bool_)
+    good = ~missing & (lengths == width)
     inner, _, is_invalid = read_real_numbers(column.filter(pa.array(good)).flatten())
     values[good] = inner.reshape(-1, width) if width else 0
     if is_invalid.any():
-        bad[np.flatnonzero(good)[is_invalid.reshape(-1, width).any(axis=1)]] = True
-    return values, missing | (good & np.isnan(values).any(axis=1)), bad
+        wrong[np.flatnonzero(good)[is_invalid.reshape(-1, width).any(axis=1)]] = True
+    return ListMatrix(values, missing | (good & np.isnan(values).any(axis=1)), wrong, lengths)
 
 
 def decode_column(column: Any) -> Any:

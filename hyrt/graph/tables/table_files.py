@@ -30,7 +30,7 @@ from hyrt.graph.tables.table_batch import (
     check_texts,
     decode_column,
     has_codes,
-    read_list_matrix,
+    is_list_column,
     read_real_numbers,
     read_whole_numbers,
 )
@@ -453,7 +453,7 @@ def _text_sample(path: Path, root: Path, paths: list[Path]) -> TableSample | Non
 def _kind(column: Any, decimal: str) -> str:
     import pyarrow as pa
 
-    if read_list_matrix(column) is not None:
+    if is_list_column(column):
         return "list"
     if column.null_count == len(column):
         return "none"

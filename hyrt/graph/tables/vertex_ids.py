@@ -19,7 +19,10 @@ from hyrt.graph.tables.schema import CsvDialect
 from hyrt.graph.tables.table_batch import (
     RowProblems,
     TableBatch,
+    decode_column,
     get_string_buffers,
+    max_exact_integer,
+    read_real_numbers,
     read_strings,
     read_whole_numbers,
 )
@@ -224,6 +227,25 @@ SPARSE_FACTOR = 8
 _INT64 = np.iinfo(np.int64)
 
 
+def report_rounded_ids(piece: TableBatch, column: str, bad: RowProblems) -> NDArray[np.bool_]:
+    """Report floating-point ids so large that different integers have become equal; return their mask [n]."""
+    import pyarrow as pa
+
+    values = decode_column(piece.columns[column])
+    if not pa.types.is_floating(values.type):
+        return np.zeros(len(values), np.bool_)
+    bound = max_exact_integer(values)
+    rounded = np.abs(read_real_numbers(values)[0]) >= bound
+    bad.add(
+        piece,
+        column,
+        rounded,
+        f"is not exact, because {values.type} values round integers above {bound:,.0f}",
+        "Write ids as integers or strings (some programs convert integers to floats if one is missing)",
+    )
+    return rounded
+
+
 class VertexIds(Protocol):
     """Mapping from vertex ids to vertex numbers."""
 
@@ -275,6 +297,7 @@ class IntegerIds:
         values, missing, wrong = read_whole_numbers(piece.columns[column], self.decimal)
         if missing.any() or wrong.any():
             bad.add(piece, column, missing, "is not a valid id", _MISSING)
+            wrong &= ~report_rounded_ids(piece, column, bad)
             bad.add(piece, column, wrong, "is not an integer", NOT_INTEGER_REMEDY)
         last = self.first + (self.limit if self.count is None else self.count) - 1
         good = ~(missing | wrong)
@@ -362,6 +385,7 @@ class StringIds:
         ids, missing = read_strings(piece.columns[column])
         if missing.any():
             bad.add(piece, column, missing, "is not a valid id", _MISSING)
+        report_rounded_ids(piece, column, bad)
         if self.grows:
             return self.names.add(ids, missing)
         if self.are_integers:

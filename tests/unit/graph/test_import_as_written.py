@@ -943,3 +943,98 @@ def test_weights_without_a_header_stay_weights(weights: list[float], tmp_path: P
     assert graph.topology.edge_times is None
     assert graph.topology.edge_weights is not None
     assert graph.topology.edge_weights.tolist() == np.float32(weights).tolist()
+
+
+FLOATS = {"double": 2**53, "float": 2**24, "halffloat": 2**11}
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+@pytest.mark.parametrize("ids", ["names", "positions"])
+@pytest.mark.parametrize("table", ["edges", "vertices"])
+def test_ids_that_floats_have_rounded_are_refused(kind: str, ids: str, table: str, tmp_path: Path) -> None:
+    bound = FLOATS[kind]
+    numbers = [bound - 1, bound, bound + 2]
+    floats = pa.array(np.array(numbers, np.dtype({"halffloat": "f2", "float": "f4"}.get(kind, "f8"))))
+    assert str(floats.type) == kind
+    is_vertices = table == "vertices"
+    edges = write(tmp_path / "e.parquet", {"src": numbers if is_vertices else floats, "dst": numbers})
+    nodes = write(tmp_path / "n.parquet", {"id": floats if is_vertices else numbers, "x": [0.5, 1.5, 2.5]})
+    schema = ImportSchema(
+        ids=ids,
+        first_id=0 if ids == "names" else bound - 1,
+        edges=EdgeTableSchema(files=["e.parquet"], source="src", target="dst"),
+        vertices=VertexTableSchema(files=["n.parquet"], id="id", features=["x"]) if is_vertices else None,
+    )
+    with pytest.raises(DataError) as told:
+        imported(edges, *([nodes] if is_vertices else []), schema=schema)
+    lines = [line for line in str(told.value).splitlines() if "is not exact, because" in line]
+    name, column = ("n", "id") if is_vertices else ("e", "src")
+    assert [line.partition(": ")[0].rpartition("/")[2] for line in lines] == [
+        f"{name}.parquet, row {row}, column '{column}'" for row in (2, 3)
+    ]
+    assert f"because {kind} values round integers above {bound:,}" in lines[0]
+    assert "set ids in the schema to names" not in str(told.value)
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.decimal128(20, 0)])
+def test_smaller_ids_in_columns_of_floats_are_exact(kind: Any, tmp_path: Path) -> None:
+    ids = [3, 2**24 - 1, 7]
+    columns = {"src": pa.array(ids, kind), "dst": pa.array([*ids[1:], ids[0]], kind)}
+    edges = write(tmp_path / "e.parquet", columns)
+    names = list(map(str, ids))
+    schema = ImportSchema(ids="names", edges=EdgeTableSchema(files=["*"], source="src", target="dst"))
+    graph, _ = imported(edges, schema=schema)
+    assert names_of(tmp_path / "out", "ids.csv") == names
+    assert named_edges(graph, names) == sorted(zip(names, [*names[1:], names[0]], strict=True))
+
+
+@pytest.mark.parametrize("rows_at_once", [2, 100])
+def test_lists_of_other_lengths_are_named_with_their_rows(
+    rows_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyrt.graph.tables.table_files._ROWS", rows_at_once)
+    edges = write(tmp_path / "e.parquet", {"src": [0, 1, 2, 3, 4], "dst": [1, 2, 3, 4, 0]})
+    rows: list[Any] = [[1.0, 2.0], None, [3.0], [4.0, 5.0, 6.0], []]
+    nodes = write(tmp_path / "n.parquet", {"id": list(range(5)), "x": rows})
+    schema = ImportSchema(
+        edges=EdgeTableSchema(files=["e.parquet"], source="src", target="dst"),
+        vertices=VertexTableSchema(files=["n.parquet"], id="id", features=["x"], fill=0),
+    )
+    with pytest.raises(DataError) as told:
+        imported(edges, nodes, schema=schema)
+    for row, value, length in (
+        (3, "[3.0]", "1 number"),
+        (4, "[4.0, 5.0, 6.0]", "3 numbers"),
+        (5, "[]", "0 num"),
+    ):
+        assert f"n.parquet, row {row}, column 'x': {value} has {length}" in str(told.value)
+    assert str(told.value).startswith("3 values or rows are wrong")
+    assert "but the first list has 2" in str(told.value)
+    assert "Use lists of equal length" in str(told.value)
+    write(tmp_path / "n.parquet", {"id": list(range(5)), "x": [*rows[:2], *rows[:2], rows[0]]})
+    graph, _ = imported(edges, nodes, schema=schema)
+    assert graph.features.values.tolist() == [[1, 2], [0, 0], [1, 2], [0, 0], [1, 2]]
+    write(tmp_path / "n.parquet", {"id": list(range(5)), "x": pa.array([None, None, None, None, [1.0]])})
+    if rows_at_once == 2:
+        with pytest.raises(DataError, match="has no list in the first 2 rows, so their length is unknown"):
+            imported(edges, nodes, schema=schema)
+
+
+def test_numbers_in_one_file_and_lists_in_another_are_refused(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.parquet", {"src": [0, 1, 2, 3], "dst": [1, 2, 3, 0]})
+    (tmp_path / "n").mkdir()
+    write(tmp_path / "n" / "0.parquet", {"id": [0, 1], "x": [[1.0, 2.0], [3.0, 4.0]]})
+    write(tmp_path / "n" / "1.parquet", {"id": [2, 3], "x": [1.0, 2.0]})
+    with pytest.raises(
+        DataError, match=r"1\.parquet, column 'x' has numbers, unlike earlier files: use either"
+    ):
+        imported(edges, tmp_path / "n")
+
+
+def test_an_empty_first_file_of_lists_does_not_fix_their_length(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.parquet", {"src": [0, 1], "dst": [1, 0]})
+    (tmp_path / "n").mkdir()
+    kinds = {"id": pa.int64(), "x": pa.list_(pa.float64())}
+    write(tmp_path / "n" / "0.parquet", {name: pa.array([], kind) for name, kind in kinds.items()})
+    write(tmp_path / "n" / "1.parquet", {"id": [0, 1], "x": [[1.0, 2.0], [3.0, 4.0]]})
+    assert imported(edges, tmp_path / "n")[0].features.values.tolist() == [[1, 2], [3, 4]]
