@@ -119,8 +119,8 @@ def build_warnings(part: FpgaPart, design: FpgaDesign) -> list[str]:
     clock_mhz, bits = design.clock_hz / 1e6, widest_stream_bits(design)
     if part.clock_mhz is not None and clock_mhz > part.clock_mhz:
         warnings.append(
-            f"the design has a clock of {clock_mhz:,.0f} MHz, but {part.name}'s platform states "
-            f"{part.clock_mhz} MHz: v++ may not reach the clock of the design"
+            f"the design has a clock of {clock_mhz:,.0f} MHz, but the platform of {part.name} only "
+            f"{part.clock_mhz} MHz, so v++ may not achieve timing closure: lower the clock of the design"
         )
     if bits > STREAM_BITS:
         warnings.append(

@@ -312,9 +312,9 @@ class RankSession:
         parts = read_manifest(Path(source)).num_parts
         if parts % size:
             raise DataError(
-                f"{source} has {pluralize(parts, 'part')}, but there are {size * copies} ranks: "
-                f"start {'one rank' if copies == 1 else f'{copies} ranks'} for each part, or "
-                "partition again into equally many parts per rank"
+                f"{source} has {pluralize(parts, 'part')}, which {size * copies} ranks cannot share evenly: "
+                f"start {'one rank' if copies == 1 else f'{copies} ranks'} per part, or partition again "
+                f"with --parts {size}"
             )
         rank = self.launch.rank // copies
         return open_part(source, rank, normalize=self.config.data.normalize, num_blocks=size)

@@ -152,7 +152,7 @@ def run(
             if (resume / SERIES).is_file():
                 if launch is not None:
                     raise ConfigError(
-                        f"{resume} is a series of runs, which cannot run on several ranks: resume it "
+                        f"{resume} is a series of runs, which several ranks do not support: resume it "
                         "without torchrun"
                     )
                 series = RunSeries.open(resume, file, overrides)
@@ -258,7 +258,8 @@ def _start(
             if seeds is not None or splits is not None:
                 with report_join_failures():
                     raise ConfigError(
-                        "--seeds and --splits cannot run on several ranks: start them without torchrun"
+                        "--seeds and --splits start a series of runs, which several ranks do not support: "
+                        "start it without torchrun"
                     )
 
             def folder_of(restarts: int) -> tuple[RunFolder, bool]:

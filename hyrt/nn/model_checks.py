@@ -221,8 +221,8 @@ def drop_replaced_loops(graph: Graph, model: torch.nn.Module) -> Graph:
     others = [type(part).__name__ for part, adds in parts if not adds]
     if others:
         raise DataError(
-            f"{graph.name} has {loops}, which {adding[0]} replaces with its own and {others[0]} treats as "
-            "edges: use layers of one kind, or remove the self loops from the dataset"
+            f"{graph.name} has {loops}, which {adding[0]} would replace, but {others[0]} would treat like "
+            "other edges: use layers of one kind, or remove the self loops from the dataset"
         )
     if any(_multiplies_edge_weights(part) for part, _ in parts):
         _check_weights(graph, loops, adding[0])

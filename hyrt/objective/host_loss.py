@@ -94,7 +94,7 @@ def check_objective(objective: Objective, metric: str, num_outputs: int) -> None
         num_scores = objective.num_scores(num_outputs)
     if num_scores is not None and not _is_count(num_scores):
         raise objective_error(
-            name, f"num_scores returns {show(num_scores)}: return an integer of at least 1, or None"
+            name, f"num_scores returns {show(num_scores)}: return None, or an integer of at least 1"
         )
     half, width = min(max(num_outputs, 4), _MAX_HALF_TARGETS), num_scores or num_outputs
     scores = torch.cos(torch.arange(2 * half * width, dtype=torch.float32)).reshape(-1, width)
@@ -137,13 +137,13 @@ def check_objective(objective: Objective, metric: str, num_outputs: int) -> None
     if set(counts) != set(objective.counts):
         raise objective_error(
             name,
-            f"count returns {', '.join(counts) or 'nothing'}, but its attribute counts lists "
-            f"{', '.join(objective.counts)}: return exactly these",
+            f"count returns {', '.join(counts) or 'nothing'}, but the attribute counts declares "
+            f"{', '.join(objective.counts)}: return a number for each of these names, and no others",
         )
     if counts.get("targets") != len(labels):
         raise objective_error(
             name,
-            f"count returns targets={counts.get('targets')} for {len(labels)} targets: return the number of "
+            f"count returns targets={counts.get('targets')} for {len(labels)} targets: return len(labels) as "
             "targets",
         )
     with OBJECTIVES.wrap_errors(name, "training_metrics"):
@@ -154,7 +154,7 @@ def check_objective(objective: Objective, metric: str, num_outputs: int) -> None
         raise objective_error(
             name,
             f"evaluate returns {', '.join(metrics) or 'nothing'}, but not {metric}, which selects the best "
-            "epoch: return it too",
+            "epoch: return this metric as well",
         )
 
 

@@ -64,8 +64,8 @@ def choose_algorithm(config: Config, ranks: int, network: Network) -> tuple[str,
     epochs = candidate_epochs(graph.topology, choices, ranks, work, network)
     if not epochs:
         raise ConfigError(
-            f"{ranks} ranks cannot evenly share the {num_parts} parts in {folder}: start a number of ranks "
-            f"that divides {num_parts}, or partition again"
+            f"{ranks} ranks cannot share the {num_parts} parts in {folder} evenly: start a number of ranks "
+            f"that divides {num_parts}, or partition again with --parts {ranks}"
         )
     best = fastest_algorithm(epochs)
     text = (
@@ -132,8 +132,8 @@ class RankRun:
             return None
         if self.edges_are_split:
             notify(
-                "no prediction: edges are split, so no rank can count the traffic of all ranks; where all "
-                f"parts are, run `hyrt predict --data PARTS --ranks {self.num_ranks} --network NETWORK`"
+                "no prediction: edges are split, so no rank can count the traffic of all ranks: on a machine "
+                f"with all parts, run `hyrt predict --data PARTS --ranks {self.num_ranks} --network NETWORK`"
             )
             return None
         try:
@@ -240,9 +240,9 @@ def _missing_reason(network: Network | None, reason: str, *, calibrated: bool) -
         "set distributed.network to a rate such as 10gbit, or to a file from `hyrt calibrate --network FILE`"
     )
     if calibrated:
-        return f"the network of the ranks is unknown: {remedy}"
+        return f"the network between the ranks is unknown: {remedy}"
     machine = reason or "this machine is not calibrated: run `hyrt calibrate`"
-    return machine if network is not None else f"{machine}; and {remedy}"
+    return machine if network is not None else f"{machine}, and {remedy}"
 
 
 def _num_host_trainers(platform: Platform) -> int:

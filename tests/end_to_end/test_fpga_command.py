@@ -267,8 +267,8 @@ def test_files_to_build_with(tmp_path: Path) -> None:
     assert "wrote 'two words'; with Vitis, run make -C 'two words' TARGET=hw_emu" in done.stdout
     clock, streams = done.stderr.splitlines()
     assert clock == (
-        "warning: the design has a clock of 400 MHz, but u250's platform states 300 MHz: v++ may not reach "
-        "the clock of the design"
+        "warning: the design has a clock of 400 MHz, but the platform of u250 only 300 MHz, so v++ may not "
+        "achieve timing closure: lower the clock of the design"
     )
     assert streams.startswith("warning: streams have ")
     assert (tmp_path / "out" / "configs" / "u200.cfg").read_text().count("sp=hyrt_train_1.") == 10

@@ -77,7 +77,7 @@ def count_types(folder: Path) -> dict[str, int]:
     try:
         names, counts = lines[0], [int(count) for count in lines[1]]
         if len(names) != len(counts) or len(lines) != 2:
-            raise ValueError("expected one line with a count for each name")
+            raise ValueError("expected a line of type names, and a line with one count per name")
     except (IndexError, ValueError) as error:
         raise DataError(
             f"{file} does not contain the number of vertices of each type ({error}): download it again"

@@ -110,9 +110,9 @@ def write_parts(job: PartitionJob, report: Callable[[str], None] = lambda line: 
             raise DataError(f"--imbalance {job.imbalance} is out of range: use {MIN_IMBALANCE} to 1")
     if job.max_vertices is not None and not method.bounds_vertices:
         raise DataError(
-            f"--max-vertices is not supported by --method {job.method}, which bounds the weight of parts, "
-            "not their vertex count: choose volume, which bounds both, or random or block, whose parts have "
-            "equal sizes"
+            f"--max-vertices cannot be used with --method {job.method}, which limits the weight of each "
+            "part, but not its number of vertices: use --method volume, which limits both, or --method "
+            "random or block, whose parts have equal sizes"
         )
     _check_destination(destination, force=job.force)
     bound = memory_bound(job.source)

@@ -349,7 +349,7 @@ def test_what_cannot_be_cut_is_refused(tmp_path):
                 PartitionJob(source, tmp_path / "parts", 2, "volume", imbalance=imbalance)
             )
     with pytest.raises(
-        DataError, match="--method metis, which bounds the weight of parts, not their vertex count"
+        DataError, match="--method metis, which limits the weight of each part, but not its number of"
     ):
         write_parts.write_parts(PartitionJob(source, tmp_path / "parts", 2, "metis", max_vertices=20))
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]

@@ -153,6 +153,6 @@ def test_a_run_takes_the_fastest_algorithm_on_its_network(parts: Path) -> None:
     assert choose_algorithm(settings(parts), 8, slow)[:2] == ("1.5d", 2)
     with pytest.raises(
         ConfigError,
-        match=r"3 ranks cannot evenly share the 4 parts in .*: start a number of ranks that divides 4",
+        match=r"3 ranks cannot share the 4 parts in .* evenly: start a number of ranks that divides 4",
     ):
         choose_algorithm(settings(parts), 3, slow)

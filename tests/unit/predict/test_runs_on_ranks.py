@@ -247,14 +247,16 @@ def test_what_lacks_is_said_in_a_line(
         return line
 
     unnamed = run_of(parts, distributed={"network": None})
-    assert said_of(unnamed).startswith("no prediction: the network of the ranks is unknown: set distributed.")
+    assert said_of(unnamed).startswith(
+        "no prediction: the network between the ranks is unknown: set distributed."
+    )
     split = said_of(replace(run_of(parts), edges_are_split=True))
     assert "edges are split" in split
     assert "run `hyrt predict --data PARTS --ranks 2 --network NETWORK`" in split
     assert "not calibrated with model.kind=gin" in said_of(run_of(parts, model={"kind": "gin"}))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
     assert said_of(run_of(parts)) == "no prediction: this machine is not calibrated: run `hyrt calibrate`"
-    assert "run `hyrt calibrate`; and set distributed.network" in said_of(unnamed)
+    assert "run `hyrt calibrate`, and set distributed.network" in said_of(unnamed)
 
 
 def test_a_file_that_describes_no_network_is_an_error(

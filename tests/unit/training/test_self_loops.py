@@ -514,8 +514,8 @@ def test_sizes_are_those_of_the_graph_without_self_loops() -> None:
 def test_layers_of_both_kinds_are_refused() -> None:
     model = Mine(SageLayer(8, C))
     said = (
-        r"with loops has 20 self loops, which GcnLayer replaces with its own and SageLayer treats as edges: "
-        r"use layers of one kind, or remove"
+        r"with loops has 20 self loops, which GcnLayer would replace, but SageLayer would treat like other "
+        r"edges: use layers of one kind, or remove"
     )
     with pytest.raises(DataError, match=said):
         hyrt.train(with_loops(), model, train={"epochs": 1})
