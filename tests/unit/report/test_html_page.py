@@ -118,6 +118,18 @@ def test_a_median_over_steps_is_that_of_single_steps(told: list[tuple[int, float
     )
 
 
+def test_charts_show_the_values_of_the_lines_in_their_units() -> None:
+    charts = {chart.key: chart for chart in run_charts(record([line(2, steps=2), line(3, steps=1)]))}
+    shown = {key: {each.name: list(each.y) for each in chart.series} for key, chart in charts.items()}
+    assert shown["memory"] == {"process": [700 / 1024] * 2}
+    assert charts["memory"].unit == "GiB"
+    assert shown["busy"] == {"cpu:0": [pytest.approx(0.25)] * 2, "opencl:0": [pytest.approx(0.75)] * 2}
+    assert shown["step"] == {"measured": [0.040] * 2}
+    assert shown["throughput"] == {"sampled edges per second, in millions": [3.0] * 2}
+    [losses] = charts["loss"].series
+    assert (list(losses.x), list(losses.y)) == ([1, 2, 3], [0.5, 0.5, 1 / 3])
+
+
 def test_waits_that_hardly_ever_happen_have_no_line() -> None:
     """Nine in ten values decide: two of ten count, one of twenty does not."""
     waits = [
