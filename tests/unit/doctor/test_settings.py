@@ -73,6 +73,25 @@ def test_a_scaled_folder_is_in_memory(mapped: Path) -> None:
     assert read_dataset_sizes(str(mapped), 0, "row").feature_bytes == graph.features.values.nbytes
 
 
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_targets_are_those_of_the_chosen_split(npz: Path, tmp_path: Path, as_folder: bool) -> None:
+    arrays = dict(np.load(npz))
+    train = arrays["train_mask"]
+    for key in ("train_mask", "val_mask", "test_mask"):
+        arrays[key] = np.stack([arrays[key], arrays[key] & (np.arange(len(train)) % 2 > 0)], axis=1)
+    source = tmp_path / ("two" if as_folder else "two.npz")
+    if as_folder:
+        source.mkdir()
+        for key, array in arrays.items():
+            np.save(source / f"{key}.npy", array)
+    else:
+        np.savez(source, **arrays)
+    found = [read_dataset_sizes(str(source), split, "none").targets for split in (0, 1)]
+    assert found == [train.sum(), train[1::2].sum()]
+    with pytest.raises(DataError, match=r"has no split 2, only 2 splits: set data\.split from 0 to 1"):
+        read_dataset_sizes(str(source), 2, "none")
+
+
 def test_datasets_that_are_not_there_or_damaged(npz: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_dataset_sizes(str(tmp_path / "none.npz"), 0, "none")
