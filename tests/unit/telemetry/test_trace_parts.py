@@ -275,6 +275,17 @@ def test_queues_of_a_device_share_its_clock() -> None:
     assert (moved_copies["end"] == handed - 8_000_000 + 1000).all()
 
 
+def test_a_queue_that_begins_late_is_moved_by_what_the_clocks_have_drifted_until_then() -> None:
+    machine = Machine(10**15, 20e-6)
+    handed = np.arange(1, 301) * 10**9
+    compute = [(machine.at(t - 2_000_000), machine.at(t - 1000), t, 0) for t in handed.tolist()]
+    late = handed[-10:]
+    copies = [(machine.at(t - 9_000_000), machine.at(t - 8_000_000), t + 500, 0) for t in late.tolist()]
+    _, moved = convert_to_host_clock([np.array(compute, SPANS), np.array(copies, SPANS)])
+    # 20 µs a second: 6 ms since the start, and below 1 ms within the reports around.
+    assert np.abs(moved["start"] - (late - 9_000_000)).max() < 1_000_000
+
+
 spans_of_a_queue = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=25)
 
 
