@@ -24,6 +24,7 @@ from hyrt.config import Config, apply_overrides, build_config, load_settings, to
 from hyrt.config.command_line import (
     check_same_training,
     full_graph_override,
+    make_paths_absolute,
     new_config,
     option_overrides,
     resumed_config,
@@ -600,6 +601,27 @@ def test_texts_of_digits_come_back_from_settings_files(text: str) -> None:
     config = build_config({"data": {"source": text}})
     assert build_config(yaml.load(to_yaml(config), StrictYaml)) == config
     assert build_config(yaml.safe_load(to_yaml(config))) == config
+
+
+def test_paths_of_files_become_absolute_and_names_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run may start in another folder."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("d.npz", "s.npz", "t.npz", "n.yaml"):
+        (tmp_path / name).touch()
+    links = {"train": {"objective": "links"}}
+    for key, name, more in (
+        ("data.source", "d.npz", {}),
+        ("links.split", "s.npz", links),
+        ("links.times", "t.npz", {**links, "links": {"split": "time"}}),
+        ("distributed.network", "n.yaml", {}),
+    ):
+        config = build_config(apply_overrides({**more}, [f"{key}={name}"]))
+        changed = dict(flatten_settings(make_paths_absolute(config).model_dump()))
+        assert changed == dict(flatten_settings(config.model_dump())) | {key: str(tmp_path / name)}
+    named = {"data": {"source": "synthetic:tiny"}, "distributed": {"network": "10gbit"}}
+    assert make_paths_absolute(build_config(named)) == build_config(named)
 
 
 def test_a_settings_file_may_have_an_equals_sign_in_its_path(
