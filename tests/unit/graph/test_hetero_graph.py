@@ -8,10 +8,12 @@ import itertools
 
 import numpy as np
 import pytest
+from hetero_cases import small_typed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyrt.errors import DataError, DataWarning
+from hyrt.graph.hetero import dataset
 from hyrt.graph.hetero.csr import RelationEdges, build_hetero_csr, choose_relation_dtype
 from hyrt.graph.hetero.dataset import build_hetero_graph
 from hyrt.graph.hetero.graph_types import GraphTypes, Relation
@@ -258,3 +260,12 @@ class TestTypedGraph:
                 build_hetero_graph("x", {"a": 1}, edges, np.zeros(1, np.int64), no_masks(1), "a", weights)
         with pytest.raises(DataError, match="no vertex type 'papr'"):
             build_hetero_graph("x", {"a": 1, "paper": 1}, {}, np.zeros(1, np.int64), no_masks(1), "papr")
+
+
+def test_weights_stay_with_their_edges_in_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = small_typed(weights=True).topology
+    monkeypatch.setattr(dataset, "_PIECE", 40)
+    pieces = small_typed(weights=True).topology
+    assert whole.num_edges > 40
+    for name in ("indptr", "indices", "edge_types", "edge_weights"):
+        np.testing.assert_array_equal(getattr(pieces, name), getattr(whole, name))
