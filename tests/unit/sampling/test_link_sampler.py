@@ -137,3 +137,15 @@ def test_weights_are_those_of_the_edges_that_are_left(in_place: bool) -> None:
         np.testing.assert_allclose(block.source_weighted_degrees, left.sum(1)[sources], rtol=1e-6)
         if block.source_scale is not None:
             np.testing.assert_allclose(block.source_scale(), 1 / np.sqrt(left.sum(1) + 1), rtol=1e-6)
+
+
+def test_a_pair_drawn_again_is_not_that_of_another_negative() -> None:
+    """On a dense graph half of the draws are edges, and drawn again: draws of a link never share a number."""
+    graph = random_graph(120, 60, seed=2)
+    links = list_links(graph.topology)[0][:100]
+    negatives = NegativeSampler("uniform", 40, 1, graph.topology, LinkEndpoints.all_vertices(120))
+    pairs = negatives.sample(0, np.arange(100), links, links)
+    for apart in (1, 2, 20):
+        equal = (pairs[:, apart:] == pairs[:, :-apart]).all(axis=2).mean()
+        # One of two ends is replaced, by one of at least 40 vertices.
+        assert equal < 1 / 40
