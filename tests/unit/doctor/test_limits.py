@@ -69,6 +69,26 @@ def test_without_control_groups_all_cpus_count(tmp_path: Path) -> None:
 MEMINFO = "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:   8388608 kB\n"
 
 
+def test_of_nested_groups_the_fullest_one_binds(tmp_path: Path) -> None:
+    """The pod has 8 GiB and uses 7 with its other containers; this container may use 4 and uses 1."""
+    groups = "sys/fs/cgroup/pod"
+    tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/pod/own\n",
+            "proc/meminfo": MEMINFO,
+            f"{groups}/memory.max": str(8 * GIBI),
+            f"{groups}/memory.current": str(7 * GIBI + GIBI // 2),
+            f"{groups}/memory.stat": f"anon 1\ninactive_file {GIBI // 2}\n",
+            f"{groups}/own/memory.max": str(4 * GIBI),
+            f"{groups}/own/memory.current": str(GIBI),
+        },
+    )
+    found = host_memory(tmp_path)
+    assert (found.limit, found.left) == (4 * GIBI, GIBI)
+    assert (found.max_bytes, found.available_bytes) == (4 * GIBI, GIBI)
+
+
 def test_v2_memory_left_counts_what_the_system_gives_back(tmp_path: Path) -> None:
     group = "sys/fs/cgroup/pod"
     tree(
