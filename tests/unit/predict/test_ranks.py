@@ -65,6 +65,26 @@ def test_counted_rows_are_those_of_the_mini_batches_of_the_first_steps() -> None
     assert found.gradient_bytes == WEIGHT_BYTES
 
 
+def test_requests_of_split_edges_are_those_of_the_mini_batches_of_the_first_steps() -> None:
+    """Per hop and rank: a count, an id per destination; a degree, a size and the sampled ids in return."""
+    sampler = NeighborSampler(GRAPH, GRAPH.split("train"), [3, 2], BATCH, SEED)
+    sent = np.zeros((RANKS, RANKS))
+    with Workers(1, "test") as workers:
+        for step in range(4):
+            units = sampler.units(step)
+            for rank in range(RANKS):
+                mine = units[10 * rank : 10 * (rank + 1)]
+                for block in sampler.sample(step, mine, workers, in_place=False).blocks:
+                    sent[rank] += 8
+                    for vertex, count in zip(block.destinations, np.diff(block.indptr), strict=True):
+                        sent[rank, HOMES[vertex]] += 4
+                        sent[HOMES[vertex], rank] += 8 + 4 * count
+    np.fill_diagonal(sent, 0)
+    steps = CountedSteps(GRAPH, HOMES, RANKS, [3, 2], BATCH, SEED, edges_are_split=True)
+    found = steps.traffic(create_strategy("model-centric"), WORK).purposes["edges"].sent
+    np.testing.assert_allclose(found, sent / 4)
+
+
 def test_cached_rows_do_not_travel_and_rounded_ones_take_half() -> None:
     sampler = NeighborSampler(GRAPH, GRAPH.split("train"), [3, 2], BATCH, SEED)
     cached = [
