@@ -15,6 +15,7 @@ from unit.sampling.small_graphs import graph_of, graphs
 
 from hyrt.errors import DeviceFaultError
 from hyrt.runtime.rng import SAMPLE, stream_key
+from hyrt.sampling.kernels import FLOYD_LIMIT
 from hyrt.testing.check_capabilities import sample_hop_on_host
 
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")
@@ -51,6 +52,12 @@ def test_any_graph(device: OpenclDevice, graph: Any, fanout: int, wide: bool, se
     order = np.random.default_rng(seed).permutation(graph.num_vertices)
     vertices = order[: seed % (graph.num_vertices + 1)].astype(np.int64 if wide else np.int32)
     assert_equal_draws(device, graph, vertices, fanout, seed)
+
+
+@pytest.mark.parametrize("fanout", [FLOYD_LIMIT - 1, FLOYD_LIMIT, FLOYD_LIMIT + 1, 149])
+def test_hubs_are_drawn_by_the_same_algorithm(device: OpenclDevice, fanout: int) -> None:
+    graph = graph_of([[*range(150)], [*range(50, 120)], *[[0]] * 148])
+    assert_equal_draws(device, graph, np.arange(150, dtype=np.int32), fanout, 5)
 
 
 def test_no_vertices_and_no_edges(device: OpenclDevice) -> None:
