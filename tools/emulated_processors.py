@@ -1,4 +1,4 @@
-"""Run the tests on emulated processors: with their instructions and the code that libraries have for them.
+"""Run the tests on emulated processors, with the instructions and the library code of these processors.
 
     python tools/emulated_processors.py                  the whole suite, on one processor after the other
     python tools/emulated_processors.py --short          tests that compare bits or references: CI runs these
@@ -13,9 +13,9 @@ code: an emulation without effect is an error.
 MKL has kernels for Intel's processors, some for AMD's, and slower ones for all others, regardless of their
 instructions. A small library, compiled by this tool and loaded before MKL, reports another vendor to MKL.
 
-A processor cannot be emulated on one that lacks its instructions, and need not be on one of the same kind.
-The system's PoCL is also restricted; pip's PoCL has no such variable. The FPGA kernels that g++ compiles for
-the simulation are always for the real processor. The exit code is 1 if a test or an emulation failed, or if
+A processor cannot be emulated on one that lacks its instructions, and need not be emulated on one of the same
+kind. PoCL of the system is restricted too; PoCL from pip has no such variable. g++ always compiles the
+simulated FPGA kernels for the real processor. The exit code is 1 if a test or an emulation failed, or if
 fewer than three processors can be emulated. The output of pytest is in build/emulated-processors.
 """
 
@@ -44,11 +44,11 @@ MARKER = "bits"
 # Environment variable with the name of the emulated processor, for other tools.
 EMULATED = "HYRT_EMULATED_PROCESSOR"
 MIN_PROCESSORS = 3
-# The folder for the output of pytest, one file per processor.
+# Folder for the output of pytest, with one file per processor.
 OUTPUTS = ROOT / "build" / "emulated-processors"
 
-# Instructions that each level of vectors adds, with LLVM's names: SSE2 (on every x86-64 processor), SSE4.2,
-# AVX2, AVX-512 and AMX.
+# Instructions that each vector level adds, by LLVM's names: SSE2 (on every x86-64 processor), SSE4.2, AVX2,
+# AVX-512 and AMX.
 LEVELS = (
     {"sse2"},
     {"sse4.2", "popcnt"},
@@ -60,18 +60,18 @@ LEVELS = (
 
 @dataclass(frozen=True)
 class LevelSettings:
-    """How to restrict libraries to a level of vectors.
+    """Environment variables that restrict libraries to a vector level, and the expected reports.
 
     Parameters
     ----------
     mkl
-        A variable of MKL, and its value.
+        Variable of MKL, and its value.
     mkl_report
-        A regular expression for MKL's report on a processor of Intel's.
+        Regular expression for MKL's report on an Intel processor.
     aten, onednn, pocl
-        The values of the variables of ATen, oneDNN and PoCL.
+        Values of the variables of ATen, oneDNN and PoCL.
     onednn_report
-        The report of oneDNN.
+        Report of oneDNN.
     """
 
     mkl: tuple[str, str]
@@ -82,7 +82,7 @@ class LevelSettings:
     pocl: str
 
 
-# By level, from 1.
+# Settings of each level, from level 1.
 LEVEL_SETTINGS = {
     1: LevelSettings(
         mkl=("MKL_CBWR", "COMPATIBLE"),
@@ -121,18 +121,18 @@ LEVEL_SETTINGS = {
 
 @dataclass(frozen=True)
 class Processor:
-    """An emulated processor.
+    """Processor to emulate.
 
     Parameters
     ----------
     level
-        Its level of vectors, counted from 1: the index in `LEVELS`, plus one.
+        Vector level of the processor, from 1: the index in `LEVELS` plus one.
     vendor
-        Vendor reported to MKL; None if irrelevant.
+        Vendor that MKL sees, or None if it is irrelevant.
     numba, openblas
-        The names that numba and OpenBLAS have for the processor.
+        Names of the processor in numba and OpenBLAS.
     openblas_report
-        Another name that OpenBLAS may report for the same kernels.
+        Alternative name that OpenBLAS may report for the same kernels.
     """
 
     about: str
@@ -143,21 +143,21 @@ class Processor:
     openblas_report: str = ""
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that restrict the libraries, except numpy."""
+        """Return the environment variables that restrict all libraries except numpy."""
         settings = LEVEL_SETTINGS[self.level]
         return {
             settings.mkl[0]: settings.mkl[1],
             "ATEN_CPU_CAPABILITY": settings.aten,
             "DNNL_MAX_CPU_ISA": settings.onednn,
             "NUMBA_CPU_NAME": self.numba,
-            # No features beyond those that LLVM has for the named processor.
+            # Add no features beyond those that LLVM assumes for the named processor.
             "NUMBA_CPU_FEATURES": "",
             "OPENBLAS_CORETYPE": self.openblas,
             "POCL_KERNELLIB_NAME": settings.pocl,
         }
 
     def expected_reports(self) -> dict[str, str]:
-        """Return a regular expression per library for its report."""
+        """Return a regular expression for the report of each library."""
         settings = LEVEL_SETTINGS[self.level]
         is_amd = self.vendor == "AMD"
         return {
@@ -194,13 +194,13 @@ def host_vendor() -> str:
 
 
 def host_level() -> int:
-    """Return the highest level of vectors up to which this processor has all instructions."""
+    """Return the highest vector level up to which this processor has all instructions."""
     incomplete = (index for index, names in enumerate(LEVELS) if not names <= host_features())
     return next(incomplete, len(LEVELS))
 
 
 def find_obstacle(processor: Processor) -> str | None:
-    """Return the reason not to emulate a processor on this one; None if there is none."""
+    """Return the reason why a processor cannot or need not be emulated on this one, or None."""
     missing = set().union(*LEVELS[: processor.level]) - host_features()
     if missing:
         return f"this processor has no {', '.join(sorted(missing))}"
@@ -215,9 +215,9 @@ def emulation_environment(processor: Processor, folder: Path) -> dict[str, str]:
     Parameters
     ----------
     processor
-        A processor that can be emulated on this one.
+        Processor that can be emulated on this one.
     folder
-        The folder for the library that reports the vendor to MKL.
+        Folder for the library that reports the vendor to MKL.
     """
     import numpy
 
@@ -225,7 +225,7 @@ def emulation_environment(processor: Processor, folder: Path) -> dict[str, str]:
     environment = {
         **os.environ,
         **processor.environment(),
-        # numpy warns of names that the real processor or the build of numpy lacks.
+        # numpy warns about names that the real processor or the build of numpy lacks.
         "NPY_DISABLE_CPU_FEATURES": " ".join(name for name in names if _numpy_level(name) > processor.level),
     }
     if processor.vendor not in (None, host_vendor()):
@@ -235,7 +235,7 @@ def emulation_environment(processor: Processor, folder: Path) -> dict[str, str]:
 
 
 def _numpy_level(name: str) -> int:
-    """Return the level of vectors that one of numpy's features needs."""
+    """Return the vector level that a feature of numpy requires."""
     if name in ("AVX512F", "AVX512CD", "AVX512_SKX", "X86_V4"):
         return 4
     if name.startswith("AVX512"):
@@ -244,7 +244,7 @@ def _numpy_level(name: str) -> int:
 
 
 def _compile_vendor_library(is_intel: bool, folder: Path) -> Path:
-    """Compile the library that reports the processor's vendor to MKL, and return its path.
+    """Compile the library that reports a vendor to MKL, and return its path.
 
     Raises
     ------
@@ -283,7 +283,7 @@ class ProcessorOutcome:
 
 
 def run_tests(name: str, arguments: Sequence[str]) -> ProcessorOutcome:
-    """Run pytest with these arguments on an emulated processor."""
+    """Run pytest with the given arguments on an emulated processor."""
     processor = PROCESSORS[name]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"hyrt-{name}-") as temporary:
@@ -317,7 +317,7 @@ def run_tests(name: str, arguments: Sequence[str]) -> ProcessorOutcome:
             counts = {count: int(suite.get(count, 0)) for count in counts}
         failed = counts["failures"] + counts["errors"]
         problems = check_reports(processor, [json.loads(file.read_text()) for file in reports.iterdir()])
-        # pytest's code 5 (no tests) is also a problem.
+        # Exit code 5 of pytest (no tests) is a problem too.
         if code and not (code == 1 and failed):
             problems.append(f"pytest ended with {code}")
         return ProcessorOutcome(
@@ -332,7 +332,7 @@ def run_tests(name: str, arguments: Sequence[str]) -> ProcessorOutcome:
 
 
 def check_reports(processor: Processor, reports: Sequence[dict[str, str]]) -> list[str]:
-    """Check the reports of the test processes against the emulated processor; return the differences."""
+    """Compare the reports of the test processes with the emulated processor, and return the differences."""
     problems = [] if reports else ["no process of the tests wrote a report of its libraries"]
     for report in reports:
         problems += [
@@ -347,7 +347,7 @@ def check_reports(processor: Processor, reports: Sequence[dict[str, str]]) -> li
 
 
 def marked_files() -> list[str]:
-    """Return the files that have marked tests, so that pytest need not import the others."""
+    """Return the files with marked tests, so that pytest need not import other files."""
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     return [
         str(file.relative_to(ROOT)) for file in files if f"pytest.mark.{MARKER}" in file.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""All checks that need a GPU, in one command; writes a dated report.
+"""All checks that need a GPU in one command, with a dated report.
 
     python tools/gpu_check.py --data ../shared/data
 
@@ -39,8 +39,8 @@ from timed_runs import ChildFailed, child_record, make_parser, prepared, setting
 
 SPLITS = ([1, 1023], [512, 512], [1000, 24], [0, 1024])
 STEPS = 20
-# With some seeds a ReLU input is zero up to rounding and passes on one side only: weights then differ by
-# about 1e-4, even between two CPU trainers. A wrong sum differs with all seeds.
+# With some seeds, the input of a ReLU is zero up to rounding and passes on one side only. Weights then differ
+# by about 1e-4, even between two CPU trainers. A wrong sum differs with all seeds.
 EQUALITY_SEEDS = (3, 4, 5)
 
 
@@ -50,7 +50,7 @@ class GpuCheck:
 
     title: str
     passed: bool | None = None
-    """None if the check could not be run."""
+    """Whether the check has passed, or None if it could not be run."""
     lines: list[str] = field(default_factory=list)
     numbers: dict[str, Any] = field(default_factory=dict)
 
@@ -93,7 +93,7 @@ def arguments() -> argparse.Namespace:
 
 
 def find_backend(name: str) -> tuple[Any, Any] | None:
-    """Return the backend and the device; print a line and return None if there is none."""
+    """Return the backend and the device, or print a line and return None if there is no such device."""
     from hyrt.device.discovery import find_device
     from hyrt.errors import DeviceUnavailableError
 
@@ -102,9 +102,6 @@ def find_backend(name: str) -> tuple[Any, Any] | None:
     except DeviceUnavailableError as error:
         print(f"gpu_check: {error}", file=sys.stderr)
         return None
-
-
-# 1. Conformance.
 
 
 def conformance(options: argparse.Namespace) -> GpuCheck:
@@ -129,7 +126,7 @@ def find(options: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def openers(options: argparse.Namespace) -> dict[str, Callable[[Any], Any]]:
-    """Return functions that open the device: on CUDA devices, one per installed kernel launcher."""
+    """Return functions that open the device, which for CUDA is one per installed kernel launcher."""
     backend, info = find(options)
     if info.kind != "cuda":
         return {"its defaults": lambda device_options: backend.open(info, device_options)}
@@ -152,9 +149,6 @@ def openers(options: argparse.Namespace) -> dict[str, Callable[[Any], Any]]:
     return {**ways, "torch's operators": opener(None)}
 
 
-# 2. Equality.
-
-
 def weights(
     options: argparse.Namespace, kind: str, devices: list[str], split: list[int], seed: int
 ) -> dict[str, Any]:
@@ -166,8 +160,8 @@ def weights(
         kind,
         devices=devices,
         split=split,
-        # Not Adam: its step is the sign of the gradient, so a gradient that is zero up to rounding would
-        # change a weight by the full learning rate.
+        # Do not use Adam: its step is the sign of the gradient, so a gradient that is zero up to rounding
+        # would change a weight by the full learning rate.
         train={"epochs": 1, "optimizer": "SGD", "lr": 0.5, "optimizer_options": {"momentum": 0.9}},
         sampler={"fanout": [10, 5]},
         evaluate={"every": 0},
@@ -199,9 +193,6 @@ def equality(options: argparse.Namespace) -> GpuCheck:
             )
             check.numbers[f"{kind} {split[0]}/{split[1]}"] = difference
     return check
-
-
-# 3. Sampling.
 
 
 def sampling(options: argparse.Namespace) -> GpuCheck:
@@ -249,9 +240,6 @@ def sample_once(check: GpuCheck, graph: Any, way: str, open_device: Callable[[An
         device.close()
 
 
-# 4. Accuracy.
-
-
 def accuracy(options: argparse.Namespace) -> GpuCheck:
     from accuracy import EXPERIMENTS, train_once
 
@@ -275,9 +263,6 @@ def accuracy(options: argparse.Namespace) -> GpuCheck:
         )
         check.numbers[name] = [run.test for run in runs]
     return check
-
-
-# 5. The benchmark.
 
 
 def benchmark(options: argparse.Namespace) -> GpuCheck:
@@ -338,7 +323,7 @@ def percent(share: float | None) -> str:
 
 
 def child(options: argparse.Namespace, workload: Path, system: str, cpu_share: int) -> dict[str, Any]:
-    """Run once in a separate process."""
+    """Run the benchmark once in a separate process, and return its record."""
     more = ["--device", options.device, "--epochs", str(options.epochs), "--workload", str(workload)]
     record = child_record(
         [sys.executable, __file__, *more, "--child", system, "--cpu-share", str(cpu_share)], system
@@ -427,7 +412,7 @@ CHECKS: dict[str, Callable[[argparse.Namespace], GpuCheck]] = {
 
 
 def write(options: argparse.Namespace, info: Any, findings: list[GpuCheck]) -> Path:
-    """Write the report as Markdown for people and JSON for programs; return its path."""
+    """Write the report as Markdown for people and as JSON for programs, and return its path."""
     import numpy as np
     import torch
 

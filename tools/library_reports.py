@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# Environment variable: folder to which each test process writes its report; no reports if unset.
+# Environment variable with the folder for the reports of test processes; no reports if unset.
 REPORTS = "HYRT_PROCESSOR_REPORTS"
 
 
@@ -31,7 +31,7 @@ def pytest_sessionfinish(session: Any) -> None:
 
 
 def report_libraries() -> dict[str, str]:
-    """Return the processor for which each library in this process computes, as reported by the library."""
+    """Return the processor for which each library in this process computes, as the library reports it."""
     import numpy
     import torch
     from numba.core.registry import cpu_target
@@ -63,7 +63,7 @@ def report_libraries() -> dict[str, str]:
 
 @contextmanager
 def capture_output() -> Iterator[list[str]]:
-    """Collect the lines that libraries print to standard output."""
+    """Yield a list that receives the lines that libraries print to standard output in the block."""
     lines: list[str] = []
     library = ctypes.CDLL(None)
     library.fflush(None)

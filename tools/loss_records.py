@@ -1,4 +1,4 @@
-"""References for trained losses: a record of this kind of processor, or an earlier commit."""
+"""References for trained losses: recorded results for this kind of processor, or an earlier commit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Keys that identify a kind of processor, which has one entry in the record; all other keys of a machine are
+# Keys that identify a kind of processor, which has one entry in the record. All other keys of a machine are
 # library versions.
 KIND = ("processor", "instructions", "switches")
 
@@ -21,10 +21,10 @@ class Record:
     Parameters
     ----------
     bits
-        A counter that increases with each commit that changes bits on purpose. Bits are compared only between
+        Counter that increases with each commit that changes bits on purpose. Bits are compared only between
         commits with equal counters, and entries are removed when it increases.
     entries
-        One per kind of processor: its `load_machine`, and its `configurations` with their results.
+        One entry per kind of processor, with its `machine` and the results of its `configurations`.
     """
 
     bits: int
@@ -32,7 +32,7 @@ class Record:
 
     @staticmethod
     def parse(text: str) -> Record:
-        """Read a record; before entries had kinds, the file was a single entry without a counter."""
+        """Read a record. Old files consist of a single entry without a counter."""
         content = json.loads(text)
         return Record(content["bits"], content["entries"]) if "bits" in content else Record(0, [content])
 
@@ -40,14 +40,14 @@ class Record:
         path.write_text(json.dumps({"bits": self.bits, "entries": self.entries}, indent=1) + "\n")
 
     def with_entry(self, entry: dict[str, Any], bits_changed: bool) -> Record:
-        """Return a record with an entry that replaces the one for its kind of processor.
+        """Return the record with an entry that replaces the entry of the same kind of processor.
 
         Parameters
         ----------
         entry
             Results of runs on this machine.
         bits_changed
-            Whether the code computes other bits than before, which makes all entries outdated.
+            Whether the code now computes different bits, so that all other entries are outdated.
         """
         if bits_changed:
             return Record(self.bits + 1, [entry])
@@ -69,7 +69,7 @@ def differences(found: dict[str, Any], expected: dict[str, Any], bound: float) -
     found, expected
         The two results.
     bound
-        Largest tolerated relative difference of two losses; 0 compares all bits, also of metrics and weights.
+        Maximum tolerated relative difference of two losses; 0 compares all bits, also of metrics and weights.
     """
     problems = []
     if found["edges"] != expected["edges"]:
@@ -80,7 +80,7 @@ def differences(found: dict[str, Any], expected: dict[str, Any], bound: float) -
     if len(losses) != len(others):
         problems.append(f"{len(losses)} steps instead of {len(others)}")
     pairs = list(zip(losses, others, strict=False))
-    # `not ... <=` because a NaN loss always differs.
+    # Use `not ... <=`, because a NaN loss always counts as different.
     wrong = [step for step, (a, b) in enumerate(pairs) if not abs(a - b) <= bound * max(abs(a), abs(b))]
     if wrong:
         a, b = pairs[wrong[0]]
@@ -94,16 +94,16 @@ def differences(found: dict[str, Any], expected: dict[str, Any], bound: float) -
 
 @dataclass(frozen=True)
 class Base:
-    """The commit to compare with if no entry has the bits of this machine.
+    """Commit to compare with if no entry has the bits of this machine.
 
     Parameters
     ----------
     commit
-        Its id; None if there is none.
+        Id of the commit, or None if there is none.
     about
-        Description of the commit, or the reason for None.
+        Description of the commit, or the reason why there is none.
     has_equal_bits
-        Whether it must compute the same bits as this source tree.
+        Whether the commit must compute the same bits as this source tree.
     """
 
     commit: str | None
@@ -112,19 +112,19 @@ class Base:
 
 
 def choose_base(root: Path, record: str, bits: int) -> Base:
-    """Choose the commit that a source tree is compared with.
+    """Return the commit with which a source tree is compared.
 
-    Candidates are the last tag, the commit where this branch left main, or, on main, the last commit: the
-    first candidate with the source tree's bit counter, or else the first candidate.
+    Candidates are the last tag, and the commit where this branch left main, or on main the last commit. The
+    result is the first candidate with the source tree's bit counter, or else the first candidate.
 
     Parameters
     ----------
     root
-        The source tree.
+        Root of the source tree.
     record
         Path of the record in the source tree.
     bits
-        Bit counter of its record.
+        Bit counter of the source tree's record.
     """
 
     def git(*words: str) -> str | None:

@@ -1,10 +1,11 @@
 """HyScale-GNN's ablation (Fig. 11) and normalised epoch times (Table VII), on this machine and in simulation.
 
-Rungs: training on the accelerator only; hybrid with a static split; with the resource manager; with two-stage
-prefetching (the pipeline). Without prefetching (`runtime.max_in_flight_steps=1`), the stages of a step run
-one after the other. On this machine, the rungs are alternating runs with cpu and a second device over several
-rounds. On the published machine they are simulated (`hyrt_perfmodel.prediction`), with the built-in
-platform's assumed rates and 5 % noise. The published factors are the maxima over its workloads.
+The rungs of the ablation are: training on the accelerator only; hybrid training with a static split; with the
+resource manager; and with two-stage prefetching (the pipeline). Without prefetching
+(`runtime.max_in_flight_steps=1`), the stages of a step run one after the other. On this machine, each rung
+trains on the CPU and a second device, in alternating runs over several rounds. On the published machine, the
+rungs are simulated (`hyrt_perfmodel.prediction`) with the platform's assumed rates and 5 % noise. Published
+factors are the maxima over the paper's workloads.
 
     python tools/bench/ablation.py --second opencl:0 --table benchmarks/DATE-ablation.md
 """
@@ -19,7 +20,7 @@ from timed_runs import add_second_device, make_parser, prepared, settings, show
 
 RUNGS = ("all on the accelerator", "hybrid, static split", "+ resource manager", "+ two-stage prefetching")
 PUBLISHED = (1.0, 1.13, 1.33, 1.79)
-# Peak fp32 TFLOP/s (Table II) of two EPYC 7763 and four accelerators.
+# Peak fp32 TFLOP/s (Table II): two EPYC 7763 and four accelerators.
 PEAK = {"2x-epyc7763-4x-a5000": 2 * 3.6 + 4 * 27.8, "2x-epyc7763-4x-u250": 2 * 3.6 + 4 * 0.6}
 
 
@@ -33,7 +34,7 @@ def arguments() -> argparse.Namespace:
 
 
 def measured_rungs(options: argparse.Namespace) -> list[str]:
-    """Return the table rows of this machine: median ms per step over the rounds."""
+    """Return the table rows of this machine, with the median ms per step over the rounds."""
     from hyrt.config import build_config
     from hyrt.graph import open_graph
     from hyrt.predict.calibrate.trainers import short_run
@@ -51,7 +52,7 @@ def measured_rungs(options: argparse.Namespace) -> list[str]:
     for _ in range(options.rounds):
         for seconds, rung in zip(spent, rungs, strict=True):
             sections = {"balance": {"policy": "static"}, **rung}
-            # The run is stopped after its steps, so the number of epochs is an upper bound.
+            # Set an upper bound on the number of epochs, because the run is stopped after its steps.
             config = build_config(settings(options.model, epochs=1, hidden=options.hidden, **sections))
             seconds.append(short_run(config, graph, warm=30, steps=options.steps, balance=True).iteration_s)
     return rows([statistics.median(seconds) for seconds in spent])
@@ -94,7 +95,7 @@ def simulated_rungs(name: str, dataset: str, model: str) -> tuple[list[str], flo
     count = len(trainers) - 1
     units_per_trainer, left = divmod(training.batch_size, count)
     offload = Assignment(split=(0, *(units_per_trainer + (i < left) for i in range(count))), threads=third)
-    # The static split is the predicted split with the threads of the third rung.
+    # The static split is the predicted split for the threads of the third rung.
     static = replace(initial_assignment(platform, training, threads=third), threads=third)
     chosen = create_policy(DEFAULT_POLICY)
     seconds = [

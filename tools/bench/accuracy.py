@@ -1,12 +1,11 @@
-"""Test metrics on real graphs, averaged over seeds, compared with targets: sampled or full-graph training.
+"""Test metrics of sampled or full-graph training on real graphs, averaged over seeds, compared with targets.
 
     python tools/bench/accuracy.py --data ../shared/data
     python tools/bench/accuracy.py --full-graph
     python tools/bench/accuracy.py --only cora,citeseer --seeds 5 --json
 
-The metric is the test metric at the evaluation with the best validation metric; evaluation uses all
-neighbours. A graph with several splits is trained on split s with seed s. The exit code is 1 if a mean misses
-its target.
+The test metric is that of the evaluation with the best validation metric. Evaluations use all neighbours. If
+a graph has several splits, seed s trains on split s. The exit code is 1 if a mean misses its target.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Row of the table: metric and target of a dataset in percent, and the settings."""
+    """Row of the table: the metric of a dataset, its target in percent, and the settings."""
 
     metric: str
     target: float
     several_splits: bool
     settings: Mapping[str, Mapping[str, Any]]
     dataset: str = ""
-    """File name, if it differs from the name of the row."""
+    """Name of the file if it differs from the name of the row."""
 
 
 PLANETOID: dict[str, dict[str, Any]] = {
@@ -113,7 +112,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 FULL: dict[str, dict[str, Any]] = {"sampler": {"kind": "full"}, "data": {"normalize": "auto"}}
 FULL_GRAPHS: dict[str, Experiment] = {
-    # Input dropout as published (Kipf and Welling 2017, 5.2; Velickovic et al. 2018, 3.3).
+    # Dropout of the input as published (Kipf and Welling 2017, 5.2; Velickovic et al. 2018, 3.3).
     "cora": Experiment("accuracy", 81.0, False, {**FULL, "model": {"kind": "gcn", "input_dropout": 0.5}}),
     "citeseer": Experiment("accuracy", 70.0, False, {**FULL, "model": {"kind": "gcn", "input_dropout": 0.5}}),
     "cora-gat": Experiment(
@@ -122,7 +121,7 @@ FULL_GRAPHS: dict[str, Experiment] = {
     "amazon_photo": Experiment("accuracy", 94.5, False, {**FULL, "model": {"kind": "graphsage"}}),
     "coauthor_physics": Experiment("accuracy", 96.0, False, {**FULL, "model": {"kind": "gcn"}}),
 }
-"""All other settings have their defaults."""
+"""Experiments with full-graph training. All other settings have their defaults."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """hyrt compared with a baseline (DGL or PyG) on the same work, in alternating runs.
 
-Each run is a separate process. Prints ms per step, MTEPS, peak memory and accuracy of both, the ratio of each
-pair and the median ratio; for hyrt also each stage's lower bound from this machine's measured rates.
+Each run is a separate process. The tool prints ms per step, MTEPS, peak memory and accuracy of both systems,
+the ratio of each pair of runs and the median ratio, and for hyrt a lower bound on the time of each stage,
+from measured rates of this machine.
 
     python tools/bench/baselines.py --workload products-s --model sage --peer-python peer-dgl/bin/python
 
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     from hyrt.telemetry.events import Event
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# Environment that the baselines' README sets for every baseline: without it, fresh pages for each step's
-# arrays cost a third of their speed.
+# Environment that the README of the baselines sets for all: otherwise, fresh memory pages for the arrays of
+# each step cost a third of their speed.
 PEER_MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "8589934592",
     "MALLOC_TRIM_THRESHOLD_": "17179869184",
@@ -99,7 +100,7 @@ def run_hyrt(options: argparse.Namespace) -> None:
     def on_event(event: Event) -> None:
         nonlocal peak_kib
         if isinstance(event, EpochEnded):
-            # Read the peak before the evaluation, which the baselines do not run.
+            # Read the peak before the evaluation, which baselines do not run.
             peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     run = timed_run(config, graph, on_event=on_event)
@@ -129,7 +130,7 @@ def run_hyrt(options: argparse.Namespace) -> None:
 
 def run_peer(options: argparse.Namespace) -> dict[str, Any]:
     if options.peer == "serial":
-        # Serial hyrt, to measure the gain from pipelining.
+        # Run hyrt without the pipeline, to measure the gain from pipelining.
         return {**run_child("--serial"), "system": "serial"}
     script, *flags = PEERS[options.peer]
     command = [
@@ -179,7 +180,7 @@ def main() -> None:
         f"{options.workload} {options.model} {options.precision} · {options.pairs} alternating pairs · "
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs"
     )
-    # Warm up the page cache and the kernel cache with one run of each.
+    # Warm up the page cache and the kernel cache with one run of each system.
     run_child()
     mine, theirs = [], []
     for _ in range(options.pairs):

@@ -4,14 +4,14 @@
     python tools/bench/commits.py ../before . --models graphsage gcn --rounds 5 --json commits.json
 
 BEFORE and AFTER are source trees, or commits that are extracted to a temporary folder. Each run is a `hyrt
-run` in a separate process with the packages and entry points of one of the two: GraphSAGE and GCN on
-products-s, on the CPU, with a fixed number of threads per stage and a static policy. After one warm-up run of
-each, every round runs both in alternating order. All results are read from run folders, so the two commits
-may differ in everything else.
+run` in a separate process with the packages and entry points of one source tree: GraphSAGE and GCN on
+products-s, on the CPU, with a fixed number of threads per stage and a static policy. After a warm-up run of
+each commit, every round runs both in alternating order. All results are read from run folders, so the two
+commits may differ in everything else.
 
-For each model, prints ms per step, throughput, loss and test accuracy of both, the median and the range of
-the rounds' throughput ratios (after / before), and whether all losses are bit-equal. The exit code is 1 if a
-median is below `--min-ratio`.
+For each model, the tool prints ms per step, throughput, loss and test accuracy of both commits, the median
+and range of the rounds' throughput ratios (after / before), and whether all losses are bit-equal. The exit
+code is 1 if a median is below `--min-ratio`.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def arguments() -> argparse.Namespace:
 
 @dataclass(frozen=True, slots=True)
 class CommitSide:
-    """One of the two commits: its name in the output, and the environment of its hyrt."""
+    """One of the two commits, with its name in the output and the environment of its `hyrt`."""
 
     name: str
     environment: dict[str, str]
 
     def hyrt(self, arguments: Sequence[str | Path], folder: Path) -> None:
-        """Run this side's `hyrt` in a folder without packages, and wait for it."""
+        """Run the `hyrt` of this commit in a folder without packages, and wait until it ends."""
         command = [sys.executable, "-m", "hyrt", *map(str, arguments)]
         result = subprocess.run(
             command, cwd=folder, env=self.environment, capture_output=True, text=True, check=False
@@ -75,7 +75,7 @@ class CommitSide:
             raise ChildFailed(f"{self.name}: {' '.join(command)} failed:\n{result.stderr[-3000:]}")
 
     def check(self, tree: Path, folder: Path) -> None:
-        """Check that this side runs the tree's code; otherwise a commit would be compared with itself."""
+        """Check that `hyrt` runs the tree's code: otherwise a commit would be compared with itself."""
         result = subprocess.run(
             [sys.executable, "-c", "import hyrt; print(hyrt.__file__)"],
             cwd=folder,
@@ -91,7 +91,7 @@ class CommitSide:
 
 @dataclass(frozen=True, slots=True)
 class CommitRun:
-    """Results of a run, read from its run folder."""
+    """Results of a run, which are read from its run folder."""
 
     side: str
     model: str
@@ -123,7 +123,7 @@ class CommitRun:
 
 
 def train(side: CommitSide, model: str, data: Path, options: argparse.Namespace) -> CommitRun:
-    """Run once, in a folder that is removed afterwards."""
+    """Run `hyrt run` once in a folder that is deleted afterwards, and return the results."""
     with tempfile.TemporaryDirectory(prefix="hyrt-commits-run-") as name:
         folder = Path(name)
         words: list[str | Path] = [
@@ -155,7 +155,7 @@ def train(side: CommitSide, model: str, data: Path, options: argparse.Namespace)
 def compare(
     sides: Sequence[CommitSide], model: str, data: Path, options: argparse.Namespace
 ) -> list[list[CommitRun]]:
-    """Run both sides in pairs, and return the measured runs."""
+    """Run both commits in pairs, and return the measured runs."""
     for side in sides:
         # Warm up the page cache and the kernel cache.
         train(side, model, data, options)
@@ -174,7 +174,7 @@ def compare(
 
 
 def summary(model: str, before: Sequence[CommitRun], after: Sequence[CommitRun]) -> dict[str, Any]:
-    """Return the ratios of the pairs, and the medians of the other values."""
+    """Return the ratios of the pairs of runs, and the medians of the other values."""
     ratios = [b.mteps / a.mteps for a, b in zip(before, after, strict=True)]
 
     def medians(key: str) -> list[float]:

@@ -1,10 +1,11 @@
-"""Hit rates of a device's feature cache: predicted, measured, and compared with degree-based caches.
+"""Predicted and measured hit rates of a device's feature cache, compared with degree-based caches.
 
     python tools/bench/device_cache.py GRAPH ... [--parts 0.05 0.1 0.2] [--fanout 25,10] [--part 0.5]
 
-For each graph and fraction of the rows: the predicted hit rate, the hit rate measured over the mini-batches
-of some epochs, and the measured hit rates of caches with the vertices of highest in-degree and out-degree.
-The last column is the maximum that any cache of that size can reach in these epochs.
+For each graph and cached fraction of the rows, the table has the predicted hit rate, the hit rate measured
+over the mini-batches of some epochs, and the measured hit rates of caches with the vertices of highest
+in-degree and of highest out-degree. The last column is the maximum that any cache of this size can reach in
+these epochs.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def table_rows(source: str, options: argparse.Namespace) -> list[str]:
         )
         ranking = rank_by_hotness(*ranking_arguments, workers)
         per_epoch = sampler.steps_per_epoch()
-        # Steps that the ranking has not used.
+        # Use steps on which the ranking of the vertices is not based.
         for step in range(10 * per_epoch, (10 + options.epochs) * per_epoch):
             units = sampler.units(step)
             mine = units[: math.ceil(options.part * len(units))]

@@ -3,11 +3,11 @@
     python tools/bench/first_runs.py --data ../shared/data
     python tools/bench/first_runs.py --only cora,citeseer --models gcn --seeds 1
 
-The metric is the test metric at the evaluation with the best validation metric, averaged over seeds. A graph
-with several splits is trained on split s with seed s. Published values are from Kipf and Welling 2017 and
-Velickovic et al. 2018 (cora, citeseer), Luo et al. 2024 (amazon_photo, coauthor_cs: 3 to 6 and 1 to 2 layers,
-tuned) and Platonov et al. 2023 (minesweeper: with residual connections, LayerNorm, a feed-forward block per
-layer and 512 units).
+The test metric is that of the evaluation with the best validation metric, averaged over seeds. If a graph has
+several splits, seed s trains on split s. Published values are from Kipf and Welling 2017 and Velickovic et
+al. 2018 (cora, citeseer), Luo et al. 2024 (amazon_photo, coauthor_cs: 3 to 6 and 1 to 2 layers, tuned) and
+Platonov et al. 2023 (minesweeper: with residual connections, LayerNorm, a feed-forward block per layer and
+512 units).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from accuracy import ROOT, Experiment, train_once
 from timed_runs import make_parser, prepared
 
 KINDS = ("gcn", "graphsage", "gat", "gin")
-# Percent by dataset, in the order of KINDS; None if unpublished.
+# Published accuracies in percent by dataset, in the order of KINDS; None if there is none.
 PUBLISHED: dict[str, tuple[float | None, ...]] = {
     "cora": (81.5, None, 83.0, None),
     "citeseer": (70.3, None, 72.5, None),

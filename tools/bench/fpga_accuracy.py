@@ -3,9 +3,9 @@
     python tools/bench/fpga_accuracy.py --data ../shared/data/cora.npz
     python tools/bench/fpga_accuracy.py --model graphsage --seeds 5 --json
 
-Uses the settings of cora in `tools/bench/accuracy.py`. Every step is split into halves. The accuracy is the
-test accuracy at the evaluation with the best validation accuracy. The exit code is 1 if the means differ by
-more than 0.5 points.
+The settings are those of cora in `tools/bench/accuracy.py`. The CPU and the FPGA each train on half of every
+step. The accuracy is the test accuracy at the evaluation with the best validation accuracy. The exit code is
+1 if the means differ by more than 0.5 points.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Full-graph training with hyrt and with a baseline: memory, time and accuracy, in alternating runs.
 
-Each run is a separate process: two layers, Adam at 0.01, no dropout, loss over the training vertices. Prints
-for each: `extra`, the peak of resident memory minus imports and data (CSR, features, labels, targets); the
-peak including the data; CPU seconds and wall time of the fastest epoch; loss and training accuracy after the
-last epoch. The baseline's script and the workload generator are in the folder `--peers`.
+Each run is a separate process that trains two layers with Adam at 0.01, without dropout, on the loss over the
+training vertices. The tool prints for each run: `extra`, the peak of resident memory minus imports and data
+(CSR, features, labels, targets); the peak including the data; CPU seconds and wall time of the fastest epoch;
+and loss and training accuracy after the last epoch. The baseline's script and the workload generator are in
+the folder `--peers`.
 
     python tools/bench/full_graph.py --model gcn16 gat1 --peer-python peer-dgl/bin/python
     python tools/bench/full_graph.py --graph coauthor_physics.npz --peer pyg-csr --model gcn16
@@ -35,15 +36,15 @@ MODELS: dict[str, dict[str, Any]] = {
     "gcn128": {"kind": "gcn", "hidden": 128},
     "gin64": {"kind": "gin", "hidden": 64},
     "gat1": {"kind": "gat", "hidden": 16, "heads": 1},
-    # The last layer of the baseline has one head.
+    # The last layer has one head in the baseline.
     "gat3": {"kind": "gat", "hidden": 48, "heads": 3, "options": {"out_heads": 1}},
     "gat8": {"kind": "gat", "hidden": 64, "heads": 8},
 }
-"""Model settings, by the names in the baseline's script; only hyrt has `gat8`."""
+"""Model settings by the names of the baseline's script, which has no `gat8`."""
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the options: the given ones, or the command line."""
+    """Parse the given options, or by default the command line."""
     parser = make_parser(__doc__)
     parser.add_argument("--workload", default="products-s", help="a workload of the generator in --peers")
     parser.add_argument("--graph", type=Path, help="a .npz dataset, instead of a workload")
@@ -67,7 +68,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def input_folder(options: argparse.Namespace) -> Path:
-    """Return the folder with the baseline's input files; create it if needed."""
+    """Return the folder with the baseline's input files, which is created if necessary."""
     if options.graph is None:
         folder: Path = options.data / options.workload
         if not (folder / "meta.json").exists():
@@ -137,7 +138,7 @@ def run_hyrt(options: argparse.Namespace) -> None:
 
     base = status_mib("VmRSS")
     if options.graph is not None:
-        # Like users, keep sparse features sparse.
+        # Leave sparse features sparse, as users do.
         graph = open_graph(options.graph)
     else:
         labels = read("y").astype(np.int16)
@@ -146,7 +147,7 @@ def run_hyrt(options: argparse.Namespace) -> None:
             mask[read(split)] = True
         features = DenseFeatures(read("x", None if options.in_memory else "r"))
         graph = Graph.from_arrays(folder.name, read("indptr"), read("indices"), features, labels, masks)
-    # Count the data like the baseline: 4-byte offsets, 8-byte labels, target ids.
+    # Count the data as the baseline does: 4-byte offsets, 8-byte labels and target ids.
     data_bytes = 4 * graph.num_edges + 12 * graph.num_vertices + 8 * int(graph.masks["train"].sum())
     data = (graph.features.nbytes + data_bytes) / 2**20
     if options.no_work:
@@ -184,7 +185,7 @@ def run_hyrt(options: argparse.Namespace) -> None:
 
 
 def skip_computation() -> None:
-    """Make full-graph steps return zero gradients without computing anything."""
+    """Patch full-graph steps so that they return zero gradients without any computation."""
     import torch
 
     from hyrt.fullgraph.replica import FullGraphReplica, FullGraphStepTotals

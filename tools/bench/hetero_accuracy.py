@@ -1,8 +1,8 @@
-"""Accuracy of R-GCN on a heterogeneous graph: PyG on the full graph, compared with hyrt.
+"""Accuracy of R-GCN on a heterogeneous graph in hyrt, compared with PyG on the full graph.
 
-Both have two layers with one matrix per relation and one for the vertex itself, dropout 0.5 between the
-layers, a linear projection per type with features before the first layer and a learned embedding per vertex
-without features, Adam at 0.01 with weight decay 5e-4 (not for embeddings), and select the epoch with the best
+Both use two layers with one matrix per relation and one for the vertex itself, dropout 0.5 between the
+layers, a linear projection before the first layer for each type with features, a learned embedding for each
+vertex without features, Adam at 0.01 with weight decay 5e-4 (not for embeddings), and the epoch with the best
 validation accuracy.
 
     python tools/bench/hetero_accuracy.py --data synthetic:hetero --epochs 40 --seeds 3
@@ -30,7 +30,7 @@ _BATCH = 1024
 def train_hyrt(
     graph: Graph, epochs: int, hidden: int, seed: int, *, full_graph: bool, fanout: list[int]
 ) -> float:
-    """Train in hyrt; return the test accuracy in percent."""
+    """Train with hyrt, and return the test accuracy in percent."""
     import hyrt
 
     settings: dict[str, Any] = (
@@ -50,7 +50,7 @@ def train_hyrt(
 
 
 def train_pyg(graph: Graph, epochs: int, hidden: int, seed: int) -> float:
-    """Train PyG's HeteroConv on the full graph; return the test accuracy in percent."""
+    """Train PyG's HeteroConv on the full graph, and return the test accuracy in percent."""
     import torch
     from torch_geometric.nn import HeteroConv, SAGEConv
 
@@ -62,7 +62,7 @@ def train_pyg(graph: Graph, epochs: int, hidden: int, seed: int) -> float:
     x = {name: torch.from_numpy(table.values) for name, table in tables.items() if table is not None}
 
     class Net(torch.nn.Module):
-        """A projection or embedding per type, and two layers of a mean per relation and the vertex itself."""
+        """Projection or embedding per type, then two layers of a mean per relation and the self row."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -147,7 +147,7 @@ def row(name: str, accuracies: Sequence[float], peer: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Print a table."""
+    """Train with both libraries, and print a table."""
     parser = make_parser(__doc__)
     parser.add_argument("--data", default="synthetic:hetero")
     parser.add_argument("--epochs", type=int, default=40, help="epochs of full-graph training")

@@ -1,6 +1,6 @@
-"""R-GCN's first aggregation: cost of reading feature tables in place, compared with gathering rows first.
+"""Cost of R-GCN's first aggregation if it reads feature tables in place, compared with gathering rows first.
 
-Alternating single-thread steps over the graph of `hetero_speed.py`, in CPU time of the thread.
+Single-thread steps on the graph of `hetero_speed.py` alternate; times are CPU times of the thread.
 
     python tools/bench/hetero_in_place.py --edges 8_000_000
 """
@@ -26,7 +26,7 @@ STAGES = ("sample", "load", "forward", "backward", "Adam")
 
 
 def compare(folder: Path, steps: int) -> None:
-    """Print the lower quartiles of both."""
+    """Time both methods, and print the lower quartiles."""
     import torch
 
     from hyrt.config import build_config
@@ -74,14 +74,14 @@ def compare(folder: Path, steps: int) -> None:
             for name, plan in plans.items():
                 spent[name].append(step(number, workers, plan))
     for name, rows in spent.items():
-        # The first steps compile kernels and allocate buffers.
+        # Skip the first steps, which compile kernels and allocate buffers.
         low = 1e3 * np.quantile(np.array(rows)[5:], 0.25, axis=0)
         stage_text = ", ".join(f"{stage} {ms:.1f}" for stage, ms in zip(STAGES, low.tolist(), strict=True))
         print(f"{name}: {1e3 * np.quantile(np.array(rows)[5:].sum(1), 0.25):.1f} ms of a core ({stage_text})")
 
 
 def main() -> None:
-    """Generate the graph and compare."""
+    """Generate the graph, and compare both methods."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

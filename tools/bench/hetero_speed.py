@@ -1,14 +1,15 @@
 """Speed of R-GCN on a heterogeneous graph in hyrt and in PyG, in alternating runs.
 
-The graph is generated: papers, authors and institutions with 128, 64 and 32 features, and five relations with
-the same number of edges, whose sources follow a power law. Both train two layers, fan-out 10 and 5 per
-relation, 1,024 targets per step, Adam, fp32, with one linear projection per type before the first layer.
+The generated graph has papers, authors and institutions with 128, 64 and 32 features, and five relations with
+equal numbers of edges, whose sources follow a power law. Both libraries train two layers with fan-out 10 and
+5 per relation, 1,024 targets per step, Adam and fp32, and one linear projection per type before the first
+layer.
 
-PyG gets the best conditions: its loader needs pyg-lib or torch-sparse, which have no PyPI wheels for this
-torch version, so it receives mini-batches that hyrt's sampler produced before timing starts, with bipartite
-layers that compute only the rows needed by the next layer. Its time covers gathering rows, forward, backward
-and Adam; hyrt's covers everything. PyG runs with one thread and with `--threads`, and the faster result
-counts. Each run is a separate process; the first epoch is warm-up, and the median of the others is reported.
+PyG has an advantage: its loader needs pyg-lib or torch-sparse, which have no PyPI wheels for this torch
+version, so it receives mini-batches that hyrt's sampler has produced before the timing, and bipartite layers
+compute only the rows that the next layer needs. PyG's time covers gathering rows, forward, backward and Adam;
+hyrt's time covers everything. PyG runs with one thread and with `--threads` threads, and the faster result
+counts. Each run is a separate process. The first epoch is warm-up, and the median of the others is reported.
 
     python tools/bench/hetero_speed.py --edges 20_000_000 --pairs 3
 """
@@ -48,7 +49,7 @@ FANOUT = [10, 5]
 
 
 def write_graph(folder: Path, edges: int, targets: int) -> None:
-    """Generate the graph, and write it for both."""
+    """Generate the graph, and write it for both libraries."""
     folder.mkdir()
     from hyrt.graph.formats.dataset_files import write_folder
     from hyrt.graph.formats.schema import from_graph
@@ -75,7 +76,7 @@ def write_graph(folder: Path, edges: int, targets: int) -> None:
 
 
 def train_hyrt(folder: str, epochs: int, hidden: int) -> dict[str, Any]:
-    """Train in this process."""
+    """Train with hyrt in this process."""
     prepared()
     import hyrt
     from hyrt.telemetry.events import EpochEnded, StepMetrics
@@ -107,7 +108,7 @@ def train_hyrt(folder: str, epochs: int, hidden: int) -> dict[str, Any]:
 
 
 def train_pyg(folder: str, epochs: int, hidden: int, threads: int) -> dict[str, Any]:
-    """Train in a PyG loop in this process, on prepared mini-batches."""
+    """Train with a PyG loop in this process, on prepared mini-batches."""
     import torch
     from torch_geometric.nn import SAGEConv
 
@@ -122,7 +123,7 @@ def train_pyg(folder: str, epochs: int, hidden: int, threads: int) -> dict[str, 
     keys = [(relation.source, relation.name, relation.destination) for relation in graph.types.relations]
 
     class HeteroNet(torch.nn.Module):
-        """A projection per type, and two layers of a mean per relation and the vertex itself."""
+        """Projection per type, then two layers of a mean per relation and the self row."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -230,7 +231,7 @@ def run_child(command: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print every pair of runs, and the median of their ratios."""
+    """Print the results of every pair of runs, and the median of their ratios."""
     parser = make_parser(__doc__)
     parser.add_argument("--edges", type=int, default=20_000_000)
     parser.add_argument("--steps", type=int, default=24, help="steps per epoch")

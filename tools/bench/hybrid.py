@@ -1,9 +1,10 @@
-"""CPU and OpenCL together compared with each alone, over static splits, on the host's cores.
+"""Training on CPU and OpenCL together, with several static splits, compared with each alone.
 
-Each trainer has one thread (one compute unit). Runs of the same steps from the same weights alternate: cpu
-alone, opencl alone, cpu alone with as many threads as there are trainers, and both together with several
-splits around the split suggested by the single rates. Prints median ms per step over the rounds, the best
-split and its ratio to the better single trainer, and loss and accuracy, which the split must not change.
+Each trainer has one thread (one compute unit) of the host. Runs of the same steps from the same weights
+alternate: cpu alone, opencl alone, cpu alone with as many threads as there are trainers, and both together,
+with several splits around the one that follows from the single rates. The tool prints the median ms per step
+over the rounds, the best split and its ratio to the better single trainer, and loss and accuracy, which the
+split must not change.
 
     python tools/bench/hybrid.py --data data --workload products-s --table hybrid.md
 """
@@ -62,7 +63,7 @@ def arguments() -> argparse.Namespace:
 
 @dataclass(slots=True)
 class HybridCase:
-    """A device configuration and the results of its runs."""
+    """Configuration of devices, and the results of its runs."""
 
     name: str
     devices: list[str]
@@ -84,7 +85,7 @@ class HybridCase:
         steps = options.warm + options.steps
         run_settings = settings(
             KINDS[options.model],
-            # The number of epochs is an upper bound: the run is stopped.
+            # This is an upper bound on the number of epochs, because the run is stopped.
             epochs=steps,
             hidden=options.hidden,
             batch=options.batch,
@@ -101,7 +102,7 @@ class HybridCase:
 
 
 def hybrids(options: argparse.Namespace, cpu: HybridCase, second: HybridCase) -> list[HybridCase]:
-    """Return the cases with both devices, at the given shares or, by default, at shares around the balanced
+    """Return the cases with both devices, at the given shares or by default at shares around the balanced
     one.
     """
     even = cpu.median_ms / (cpu.median_ms + second.median_ms)

@@ -2,8 +2,8 @@
 
     python tools/bench/import_speed.py 10M --check
 
-Writes a CSV file with two integer columns, imports it in a separate process, and prints seconds, peak memory
-and the processor. With --check, the result is compared with a sort of all edges.
+The tool writes a CSV file with two integer columns, imports it in a separate process, and prints seconds,
+peak memory and the processor. With --check, it compares the result with a sort of all edges.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """ROC AUC of link prediction in hyrt and in a PyG training loop, on the same splits.
 
-For each dataset and seed, hyrt samples a split of the links. Both train GraphSAGE (2 layers, mean) with the
-inner product of embeddings and binary cross entropy, and select the epoch with the best validation ROC AUC.
-PyG trains on the full graph with new negative pairs in each epoch, as in its link prediction example. hyrt
-does the same (`full graph`), and also trains from mini-batches of links, whose edges are excluded from
-message passing (`mini-batches`). hyrt initializes layers with Glorot's scheme, so PyG is also run with it.
+For each dataset and seed, hyrt samples a split of the links. Both libraries train GraphSAGE (2 layers, mean)
+with the inner product of embeddings and binary cross entropy, and use the epoch with the best validation ROC
+AUC. PyG trains on the full graph with new negative pairs in each epoch, as in its link prediction example.
+hyrt does the same (`full graph`), and also trains from mini-batches of links, whose edges are excluded from
+message passing (`mini-batches`). hyrt initializes layers with Glorot's scheme, so PyG is also run with this
+scheme.
 
     python tools/bench/link_auc.py data/cora.npz data/citeseer.npz data/amazon_photo.npz
 """
@@ -33,7 +34,7 @@ HIDDEN, WIDTH = 128, 64
 
 
 class PygSage(torch.nn.Module):
-    """PyG's example, with SAGEConv instead of GCNConv."""
+    """Model of PyG's link prediction example, with SAGEConv instead of GCNConv."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -82,7 +83,7 @@ def train_pyg(graph: Graph, seed: int, epochs: int, lr: float, *, glorot: bool =
 
 
 def main() -> None:
-    """Print mean and standard deviation per dataset, and the individual seeds."""
+    """Print the mean and standard deviation of each dataset, and the results of each seed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

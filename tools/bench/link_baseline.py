@@ -1,6 +1,6 @@
-"""Link prediction with GraphSAGE in DGL on the arrays of link_speed.py; prints one JSON line.
+"""Link prediction with GraphSAGE in DGL on the arrays of link_speed.py, with one JSON line as output.
 
-Runs as a separate process in DGL's environment, which does not contain hyrt.
+This script runs in DGL's environment, which does not contain hyrt.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BlockSage(torch.nn.Module):
 
 
 def graphbolt_steps(options: argparse.Namespace, arrays: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Iterate over blocks, input vertices, pairs and labels of the steps of an epoch (GraphBolt)."""
+    """Iterate over the blocks, input vertices, pairs and labels of an epoch's steps, with GraphBolt."""
     graph = gb.fused_csc_sampling_graph(arrays["indptr"].to(torch.int32), arrays["indices"])
     items = gb.ItemSet(arrays["links"].to(torch.int32), names="node_pairs")
     pipe = gb.ItemSampler(items, batch_size=options.batch, shuffle=True)
@@ -74,7 +74,7 @@ def dataloader_steps(options: argparse.Namespace, arrays: dict[str, Any]) -> Ite
 
 
 def main() -> None:
-    """Train; print milliseconds per step and the loss of the last epoch."""
+    """Train, and print milliseconds per step and the loss of the last epoch."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--loader", choices=("graphbolt", "dataloader"), default="graphbolt")

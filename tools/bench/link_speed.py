@@ -1,6 +1,6 @@
 """Speed of link prediction with GraphSAGE in hyrt and in DGL, on the same links, in alternating runs.
 
-A step trains 1,024 links with one negative pair each: two layers of 256, fan-out 25 and 10, inner product,
+A step trains on 1,024 links with one negative pair each: two layers of 256, fan-out 25 and 10, inner product,
 binary cross entropy, Adam, fp32. The edges of a step's links and their reverses are excluded from message
 passing. An epoch has `--steps` steps; the first epoch is warm-up, and the median of the others is reported.
 Each run is a separate process.
@@ -35,7 +35,7 @@ PEER_MALLOC = {
 
 
 def write_work(folder: Path, source: str, steps: int) -> None:
-    """Write the graph, and a random sample of links for an epoch."""
+    """Write the graph, and a random sample of links for one epoch."""
     from hyrt.graph import open_graph
     from hyrt.graph.links.edges import list_links
     from hyrt.runtime.workers import Workers
@@ -57,7 +57,7 @@ def write_work(folder: Path, source: str, steps: int) -> None:
 
 
 def run_hyrt(source: str, folder: Path, epochs: int) -> None:
-    """Train in this process; print the same values as the baseline."""
+    """Train with hyrt in this process, and print the same values as the baseline."""
     prepared()
     import hyrt
     from hyrt.telemetry.events import EpochEnded, StepMetrics
@@ -96,7 +96,7 @@ def run_child(command: list[str], **environment: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print every pair of runs, and the median of their ratios."""
+    """Print the results of every pair of runs, and the median of their ratios."""
     parser = make_parser(__doc__)
     parser.add_argument("--data", default="synthetic:products-s")
     parser.add_argument(

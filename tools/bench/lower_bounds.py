@@ -1,4 +1,4 @@
-"""Lower bounds on the stage times of a mini-batch step, from measured rates of this machine."""
+"""Lower bounds on the stage times of a mini-batch step, based on measured rates of this machine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def lower_bounds(graph: Graph, config: Config, *, threads: int) -> dict[str, float]:
-    """Return a lower bound on the time of each stage in ms: sizes of a step divided by measured rates.
+    """Return a lower bound on the time of each stage in ms: the sizes of a step divided by measured rates.
 
     The rates are random reads of the edge array, random reads of feature rows into cache, and the first
-    layer's matrix product, each with `threads` threads. With one thread they are CPU times, otherwise wall
+    layer's matrix product, each with `threads` threads. Times are CPU times with one thread, otherwise wall
     times. `serial` is the sum, because overlapping stages share the same cores.
     """
     import numpy as np
@@ -61,7 +61,7 @@ def lower_bounds(graph: Graph, config: Config, *, threads: int) -> dict[str, flo
 
         x = graph.features.values
         rows = draws.integers(0, len(x), 1 << 17).astype(np.int32)
-        # The small target stays in cache, so that only reading is measured.
+        # Use a small output that stays in cache, so that only reading is measured.
         out = np.empty((1024, x.shape[1]), np.float32)
 
         def read(start: int, stop: int) -> None:

@@ -1,8 +1,9 @@
 """OpenCL trainer compared with the CPU trainer on the same mini-batches, in alternating rounds.
 
-Both start from the same weights and take the same Adam steps over the same pre-sampled mini-batches, each in
-its own input format. Prints median ms per step (transfer + propagate) of both, the ratio of each round, loss
-and accuracy of the last round, and with `--kernels` the time of each kernel by the device's clock.
+Both trainers start from the same weights and make the same Adam steps over the same pre-sampled mini-batches,
+each with its preferred input form. The tool prints the median ms per step (transfer + propagate) of both, the
+ratio of each round, loss and accuracy of the last round, and with `--kernels` the time of each kernel on the
+device clock.
 
     python tools/bench/opencl.py --workload products-s --data data --device opencl:0 --threads 1
 """
@@ -51,7 +52,7 @@ def arguments() -> argparse.Namespace:
 
 
 class DeviceSide:
-    """A trainer with its replica, its optimizer and its copies of the mini-batches."""
+    """Trainer with its replica, its optimizer and its copies of the mini-batches."""
 
     def __init__(self, device: Any, model: torch.nn.Module, batches: list[MiniBatch]) -> None:
         import torch
@@ -66,7 +67,7 @@ class DeviceSide:
         device.load(self.model, self.parameters)
 
     def round(self) -> None:
-        """Train on every mini-batch once; record ms, loss and accuracy."""
+        """Train on every mini-batch once, and record ms, loss and accuracy."""
         seconds, loss, correct, targets = [], 0.0, 0, 0
         for batch in self.batches:
             started = time.perf_counter()
@@ -152,7 +153,7 @@ def main() -> None:
             for at, (kernel, start, end) in enumerate(spans if queue == "compute" else ()):
                 total[f"{at:2d} {kernel}"] += (end - start) * 1e-6 / len(opencl.batches)
 
-        # Warm up once: the first step after the timed rounds also uploads weights.
+        # Warm up, because the first step after the timed rounds also uploads weights.
         opencl.device.propagate(opencl.device.transfer(opencl.batches[0]))
         opencl.device.trace(on_event)
         for batch in opencl.batches:

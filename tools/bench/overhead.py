@@ -1,9 +1,9 @@
-"""Framework overhead of an epoch on small graphs: full-graph GCN over growing numbers of edges.
+"""Framework overhead of an epoch on small graphs, measured with full-graph GCN on growing numbers of edges.
 
-Graphs of 32,768 vertices with 10^4 to 10^7 random edges and 64 features, followed by datasets. Each line has
-the fastest of many epochs of each system, in a separate process, in ms of CPU time, with the training
-accuracy after the last epoch. For hyrt it also has the time of empty steps: pipeline, optimizer and events.
-The time that does not shrink with the edges is overhead.
+The graphs have 32,768 vertices with 10^4 to 10^7 random edges and 64 features; datasets follow. Each line has
+the fastest of many epochs of each system in ms of CPU time, each in a separate process, and the training
+accuracy after the last epoch. For hyrt, it also has the time of empty steps: pipeline, optimizer and events.
+Time that does not shrink with the number of edges is overhead.
 
     python tools/bench/overhead.py --graph cora.npz --peer-python dgl=peer-dgl/bin/python pyg-coo=python
 """
@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
 
 
 def random_workload(data: Path, edges: int) -> str:
-    """Return the folder name of a random symmetric graph; generate it if needed."""
+    """Return the folder name of a random symmetric graph, which is generated if necessary."""
     import numpy as np
 
     name = f"random-{edges}"

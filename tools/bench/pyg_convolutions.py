@@ -1,10 +1,11 @@
-"""Test accuracy of PyG's GATv2 on real graphs: in hyrt with `hyrt.from_pyg`, and in a PyG training loop.
+"""Test accuracy of PyG's GATv2 on real graphs, in hyrt with `hyrt.from_pyg` and in a PyG training loop.
 
     python tools/bench/pyg_convolutions.py --data ../shared/data --seeds 5
 
-Both train two layers (8 heads of 8, then one head) on the full graph from the same weights with Adam and
-equal settings, and report the test accuracy at the epoch with the best validation accuracy. Dropout masks
-differ between both, so single seeds differ. The exit code is 1 if the means differ by more than 0.3 points.
+Both libraries train two layers (8 heads of 8, then one head) on the full graph from the same weights with
+Adam and equal settings, and report the test accuracy at the epoch with the best validation accuracy. Dropout
+masks differ, and therefore the results of single seeds too. The exit code is 1 if the means differ by more
+than 0.3 points.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The benchmark workload of `gpu_check.py` in PyTorch Geometric on the same device.
 
-PyG uses its neighbour loader if pyg-lib or torch-sparse is installed; otherwise hyrt's sampler provides
-mini-batches on a separate thread, and the result states that. In both cases feature rows are gathered from
-device memory, and everything that the device can compute is computed there.
+PyG uses its neighbour loader if pyg-lib or torch-sparse is installed. Otherwise, hyrt's sampler provides
+mini-batches on a separate thread, which the result states. In both cases, feature rows are gathered from
+device memory, and the device computes everything that it can.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def sage(features: int, classes: int) -> torch.nn.Module:
     return torch.nn.ModuleList([SAGEConv(features, HIDDEN), SAGEConv(HIDDEN, classes)])
 
 
-# A mini-batch: edges and number of destinations per layer, input rows, labels, and number of targets.
+# Mini-batch: edges and number of destinations of each layer, input rows, labels, and number of targets.
 Step = tuple[list[tuple[torch.Tensor, int]], torch.Tensor, torch.Tensor, int]
 
 
@@ -69,7 +69,7 @@ def pyg_epochs(graph: Graph, device: torch.device, workers: int) -> Iterator[Ite
             edges = batch.edge_index.to(device, non_blocking=True)
             nodes, hops = batch.num_sampled_nodes, batch.num_sampled_edges
             if nodes is None:
-                # torch-sparse's sampler does not count by hop: every layer covers the whole sampled subgraph.
+                # torch-sparse's sampler does not count by hop: every layer covers the whole subgraph.
                 layers, num_edges = [(edges, len(ids))] * 2, 2 * edges.shape[1]
             else:
                 layers = [(edges, nodes[0] + nodes[1]), (edges[:, : hops[0]], nodes[0])]
@@ -81,7 +81,7 @@ def pyg_epochs(graph: Graph, device: torch.device, workers: int) -> Iterator[Ite
 
 
 def hyrt_epochs(graph: Graph, device: torch.device, threads: int) -> Iterator[Iterator[Step]]:
-    """Iterate over epochs of hyrt's sampler; its CSR is converted to an edge list on the device."""
+    """Iterate over epochs of hyrt's sampler, whose CSR arrays are converted to edge lists on the device."""
     from hyrt.runtime.workers import Workers
     from hyrt.sampling.neighbor_sampler import NeighborSampler
 
@@ -121,7 +121,7 @@ def hyrt_epochs(graph: Graph, device: torch.device, threads: int) -> Iterator[It
 
 
 def run(graph: Graph, device: torch.device, epochs: int) -> dict[str, Any]:
-    """Train GraphSAGE; the first epoch is warm-up."""
+    """Train GraphSAGE, and return the results of the epochs after the first, which is warm-up."""
     cores = len(os.sched_getaffinity(0))
     uses_pyg_sampler = has_pyg_sampler()
     feed = (pyg_epochs if uses_pyg_sampler else hyrt_epochs)(graph, device, max(1, cores // 2))
@@ -153,7 +153,7 @@ def run(graph: Graph, device: torch.device, epochs: int) -> dict[str, Any]:
             if cuda:
                 marks[-1][1].record()
             num_edges, targets, steps = num_edges + count, targets + len(labels), steps + 1
-        num_correct = int(correct)  # Waits for the device.
+        num_correct = int(correct)  # This conversion waits for the device.
         seconds = time.perf_counter() - started
         times.append(seconds / steps)
         edges.append(num_edges / seconds / 1e6)

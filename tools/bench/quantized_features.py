@@ -4,15 +4,15 @@
     python tools/bench/quantized_features.py stages GRAPH [--rounds 3]
     python tools/bench/quantized_features.py link GRAPH [--rates 0.5 1 2] [--rounds 3]
 
-`accuracy` trains on each graph in each format; prints the mean test metric and the bytes of the rows relative
-to float32. Sparse features are converted to dense ones first.
+`accuracy` trains on each graph in each format, and prints the mean test metric and the size of the rows
+relative to float32. Sparse features are first converted to dense features.
 
 `stages` measures the CPU time of each stage on one thread, like tools/bench/stages.py, and the peak memory of
-the process; formats alternate.
+the process. Formats alternate.
 
 `link` trains on an OpenCL device behind a simulated link: a transfer takes as long as the link would need for
-the bytes of the inputs; everything else is real. The CPU trains at the same time, and the resource manager
-adapts the split.
+the bytes of the inputs, and everything else is real. The CPU trains at the same time, and the resource
+manager adapts the split.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
 
 
 def open_graph_as(source: str, row_format: str) -> Any:
-    """Open a graph with dense rows of a format."""
+    """Open a graph with dense feature rows in the given format."""
     import numpy as np
 
     from hyrt.graph import open_graph
@@ -70,7 +70,7 @@ def open_graph_as(source: str, row_format: str) -> Any:
 
 
 def accuracy(options: argparse.Namespace) -> list[str]:
-    """Return a table row per graph and format."""
+    """Return one table row per graph and format."""
     import hyrt
     from hyrt.config.command_line import apply_overrides
 
@@ -104,13 +104,13 @@ def accuracy(options: argparse.Namespace) -> list[str]:
 
 
 def run_child(options: argparse.Namespace) -> None:
-    """Run once with a format, and print stage times as one JSON line."""
+    """Run once with one format, and print the stage times as one JSON line."""
     prepared()
     from hyrt.config import build_config
     from hyrt.telemetry.hooks import Hook
 
     class CpuClock(Hook):
-        """Records the CPU time of each stage call."""
+        """Hook that records the CPU time of each stage call."""
 
         def __init__(self) -> None:
             self.ms: dict[str, list[float]] = {stage: [] for stage in STAGES}
@@ -147,13 +147,13 @@ def run_child(options: argparse.Namespace) -> None:
 
 
 def stages(options: argparse.Namespace) -> list[str]:
-    """Return a table row per format."""
+    """Return one table row per format."""
     runs: dict[str, list[dict[str, Any]]] = {each: [] for each in options.formats}
     for number in range(options.rounds + 1):
         for row_format in options.formats if number % 2 else reversed(options.formats):
             command = [sys.executable, __file__, *sys.argv[1:], "--child", row_format]
             record = child_record(command, row_format, None)
-            # The first round compiles kernels.
+            # Skip the first round, which compiles kernels.
             if number:
                 runs[row_format].append(record)
     lines = [
@@ -179,7 +179,7 @@ def stages(options: argparse.Namespace) -> list[str]:
 
 
 def link(options: argparse.Namespace) -> list[str]:
-    """Return a table row per rate and format: first and last step times, and the final split."""
+    """Return one table row per rate and format: the first and last step times, and the final split."""
     from dataclasses import replace
 
     from hyrt_devices.opencl.device import OpenclDevice
@@ -197,7 +197,7 @@ def link(options: argparse.Namespace) -> list[str]:
     for rate in options.rates:
 
         def open_(cls: Any, info: Any, device_options: Any) -> Any:
-            # Transfer feature rows: without aggregation on the host.
+            # Transfer feature rows, without aggregation on the host.
             forms = tuple(form for form in info.forms if form != "aggregated")
             return plain_open(cls, replace(info, forms=forms), device_options)
 

@@ -1,12 +1,12 @@
-"""Quantized features on the published platforms, in simulation, with slow links between host and devices.
+"""Simulation of quantized features on the published platforms, with slow links between host and devices.
 
     python tools/bench/quantized_slow_links.py [--data synthetic:products-s] [--links 1 4 16]
 
-`no_reduction`: accelerators train without the CPU, so only their links can be the bottleneck; prints
-predicted steps by format. `run_concurrently`: a run starts with the split and threads that are best for
-float32 rows, but has rows of another format, and the resource manager's policy `model` changes the split;
-prints the accelerators' targets before, after 30 and 60 steps, and for the best split of the format (after 30
-steps, the policy may be exploring). No times are measured: platforms are described and times are simulated.
+The first table has predicted step times by format if accelerators train without the CPU, so that only their
+links can be the bottleneck. In the second table, a run starts with the split and threads that are best for
+float32 rows, but has rows of another format, and the policy `model` changes the split. It has the
+accelerators' targets at the start, after 30 and 60 steps (after 30 steps, the policy may be exploring), and
+in the best split. No times are measured: platforms are described and times are simulated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STEPS, HALFWAY, NOISE = 60, 30, 0.03
 def slowed_platforms(
     name: str, work: TrainingWorkload, links: list[float]
 ) -> Iterator[tuple[float, Platform]]:
-    """Iterate over variants of a platform with links slowed down by each factor."""
+    """Iterate over variants of a platform whose links are slower by each factor."""
     platform = load_platform(name)
     if any(accelerator.design is not None for accelerator in platform.accelerators):
         platform = with_task_targets(platform, work)
@@ -49,7 +49,7 @@ def slowed_platforms(
 
 
 def workloads_by_format(data: str) -> dict[str, TrainingWorkload]:
-    """Return the GraphSAGE workload for each feature format."""
+    """Return the GraphSAGE workload by feature format."""
     sections = {"model": {"kind": "graphsage", "hidden": 256}}
     return {
         rows: configured_workload(build_config({**sections, "data": {"source": data, "rows": rows}}))

@@ -1,9 +1,9 @@
-"""Runs with the resource manager, from the worst and the predicted split, compared with the best static
+"""Runs with the resource manager from the worst and from the predicted split, compared with the best static
 split.
 
-First sweeps static splits over several rounds. Then runs with the default policy start from the worst static
-split and from the predicted split. Prints ms per step of every static split; for the rebalanced runs, the
-speed relative to the best static split in windows of ten steps.
+The tool first measures static splits over several rounds. Then, runs with the default policy start from the
+worst static split and from the predicted split. It prints ms per step of every static split, and for the
+other runs the speed relative to the best static split in windows of ten steps.
 
     python tools/bench/rebalancing.py --source synthetic:products-s --table steer.md
 """
@@ -35,7 +35,7 @@ def main() -> None:
     graph = open_graph(options.source)
 
     def step_times(split: list[int] | None, policy: str, steps: int) -> tuple[list[float], list[int]]:
-        """Return the wall seconds of every step (means over groups), and the last split."""
+        """Return the wall time of every step in seconds (means over groups of steps), and the last split."""
         config = build_config(
             settings(
                 options.model,

@@ -1,11 +1,11 @@
-"""Comparison of samplers: rows read, time per step, and accuracy.
+"""Comparison of samplers by rows read, time per step and accuracy.
 
     python tools/bench/samplers.py rows --data synthetic:products-s --steps 12 neighbor labor
     python tools/bench/samplers.py train --data cora.npz --seeds 3 ladies,layer_size=512 model.kind=gcn
 
-A sampler is written as its kind and settings, as in `labor,iterations=1`; words with a dot are settings of
-the run. `rows` samples the same steps with all samplers in turn, and prints means per step. `train` trains
-with each sampler and seed, and prints the test metric at the best validation metric, and the mean of the last
+A sampler is written as its kind and settings, such as `labor,iterations=1`. Words with a dot are settings of
+the run. `rows` samples the same steps with each sampler in turn, and prints means per step. `train` trains
+with each sampler and seed, and prints the test metric at the best validation metric and the mean of the last
 three evaluations.
 """
 
@@ -34,7 +34,7 @@ def overrides(sampler: str) -> list[str]:
 
 
 def print_rows(graph: Graph, samplers: list[str], settings: list[str], steps: int) -> None:
-    """Print mean sizes and times of the same steps, sampled in turn, and the expected sizes."""
+    """Print the mean sizes and times of the same steps with each sampler, and the expected sizes."""
     targets = graph.split("train")
     degrees = generated_sizes(graph.name).degrees if graph.name.startswith("synthetic:") else None
     samplers_by_config, measured = [], []
@@ -51,7 +51,7 @@ def print_rows(graph: Graph, samplers: list[str], settings: list[str], steps: in
                 spent = time.perf_counter() - started
                 sizes = config.sampler.batch_sizes(batch, len(units))
                 batch.release()
-                # The first round compiles kernels.
+                # Skip the first round, which compiles kernels.
                 if step >= 0:
                     measured[index].append([1e3 * spent, *sizes.vertices, *sizes.edges])
     for name, (config, _), each in zip(samplers, samplers_by_config, measured, strict=True):
@@ -72,7 +72,7 @@ def print_rows(graph: Graph, samplers: list[str], settings: list[str], steps: in
 
 
 def print_metrics(graph: Graph, samplers: list[str], settings: list[str], seeds: int) -> None:
-    """Print the metrics of runs that differ only in their sampler."""
+    """Print the metrics of runs that differ only in the sampler."""
     for seed in range(seeds):
         for name in samplers:
             config = build_config(apply_overrides({}, [*overrides(name), *settings, f"seed={seed}"]))

@@ -1,17 +1,17 @@
-"""Training on growing memory-mapped graphs: time per step, memory, and the causes of growth.
+"""Time per step and memory of training on growing memory-mapped graphs, and the causes of growth.
 
     python tools/bench/scale.py --folder /fast/disk/scale
     python tools/bench/scale.py --folder /fast/disk/scale --model gcn --sizes 1,5 --rounds 1 --json
 
-Generates graphs of 1, 5 and 20 million vertices (20 edges per vertex, 128 float16 features; 0.35 GB per
-million vertices) as folders, unless they exist, and trains an epoch of 60 steps with 1024 targets on each in
-a separate process, like `hyrt run`: GraphSAGE, fan-out 25,10, 256 hidden; a sampled evaluation of 2048
-vertices follows. The run reports mean times over groups of 6 steps; the first 12 steps are warm-up, and
+The tool generates graphs of 1, 5 and 20 million vertices (20 edges per vertex, 128 float16 features; 0.35 GB
+per million vertices) as folders, unless they exist. On each, it trains an epoch of 60 steps with 1024 targets
+in a separate process, like `hyrt run`: GraphSAGE, fan-out 25,10, 256 hidden, followed by a sampled evaluation
+of 2048 vertices. The run reports mean times over groups of 6 steps. The first 12 steps are warm-up, and
 medians are over the other 8 groups. All files are read once before, so that the page cache is warm. The sizes
-alternate. For each size, the round with the median step is shown, the ratio is the median of the rounds'
-ratios to the first size, and memory is the maximum over all rounds of RssAnon in /proc, polled during the
-life of the training process. The exit code is 1 unless anonymous memory stays below topology + 2 GiB, and a
-step takes less than twice as long as on the first size.
+alternate. For each size, the output shows the round with the median step, the median over rounds of the ratio
+to the first size, and the maximum over rounds of RssAnon in /proc, which is polled while the training process
+runs. The exit code is 1 unless anonymous memory stays below topology + 2 GiB, and a step takes less than
+twice as long as on the first size.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def median_run(rounds: list[dict[str, Any]], first_ms: list[float]) -> dict[str,
 
 
 def generate(millions: int, folder: Path) -> None:
-    """Stream a generated graph to a folder."""
+    """Write a generated graph to a folder, piece by piece."""
     targets = (WARM_UP + STEPS) * BATCH
     spec = (
         f"papers-s,vertices={millions}M,edges={millions * EDGES}M,features={FEATURES},dtype=float16,"
@@ -104,7 +104,7 @@ def generate(millions: int, folder: Path) -> None:
 
 
 def run_child(folder: Path, graph: Path, model: str) -> dict[str, Any]:
-    """Train in a new process and poll its anonymous memory."""
+    """Train in a new process, and poll its anonymous memory."""
     command = [sys.executable, __file__, "--folder", str(folder), "--model", model, "--child", str(graph)]
     peak = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
@@ -137,7 +137,9 @@ def warm_page_cache(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Page faults and CPU seconds of this process, and busy CPU seconds of the machine, at one time."""
+    """Page faults and CPU seconds of this process, and busy CPU seconds of the machine, at a point in
+    time.
+    """
 
     at_s: float
     minor_faults: int
@@ -159,8 +161,8 @@ class Usage:
         )
 
     def cores_elsewhere(self, since: Usage) -> float:
-        """Return the number of cores that other processes kept busy since then, which disturbs the
-        measurement.
+        """Return the number of cores that other processes have used since `since`, which disturbs
+        measurements.
         """
         busy = (self.machine_s - since.machine_s) - (self.process_s - since.process_s)
         return max(0.0, busy / (self.at_s - since.at_s))
@@ -188,7 +190,7 @@ def measure(folder: Path, model: str) -> dict[str, Any]:
     usage: list[Usage] = []
 
     def on_event(event: Event) -> None:
-        # The last step and the last warm-up step both end a group.
+        # A group ends at the last step of an epoch and at the last warm-up step.
         if isinstance(event, RunStarted) or (
             isinstance(event, StepMetrics) and event.step in (WARM_UP, WARM_UP + STEPS)
         ):
@@ -223,7 +225,7 @@ def measure(folder: Path, model: str) -> dict[str, Any]:
 def batch_vertices(config: Config, graph: Graph) -> list[float]:
     """Return the mean numbers of distinct vertices in V^0, V^1, V^2 over a few steps.
 
-    The steps are sampled again, because fused loading never lists V^0.
+    The steps are sampled again, because loading with aggregation never lists V^0.
     """
     import numpy as np
 
@@ -272,7 +274,7 @@ def table(results: list[dict[str, Any]]) -> list[str]:
 
 
 def explain(first: dict[str, Any], last: dict[str, Any]) -> list[str]:
-    """Describe the growth from the first graph to the last, and its causes, from the measured values."""
+    """Describe the growth from the first graph to the last and its causes, based on the measured values."""
 
     def grows(key: str) -> float:
         return float(last[key] / first[key])

@@ -1,4 +1,4 @@
-"""Source trees of hyrt, including those of other commits, that run without installation."""
+"""Source trees of hyrt, also of other commits, which run without installation."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The source tree of this file."""
+"""Root of the source tree that contains this file."""
 _PACKAGE_FOLDERS = ("", "devices", "perfmodel", "hls")
 
 
 def exclude_installed_modules() -> None:
-    """Hide an editable installation, which supplies every module of hyrt that the tree on the path lacks."""
+    """Disable an editable installation, which would supply modules that the tree on the path lacks."""
     sys.meta_path[:] = [
         finder
         for finder in sys.meta_path
@@ -31,7 +31,7 @@ def exclude_installed_modules() -> None:
 
 
 def find_function(name: str) -> Any:
-    """Return a function of the hyrt on the path, whose module may have another name in another commit."""
+    """Return a function of the hyrt on the path, whose modules may have other names in other commits."""
     spec = find_spec("hyrt")
     assert spec is not None
     (folder,) = spec.submodule_search_locations or ()
@@ -66,7 +66,7 @@ def declare_entry_points(tree: Path, folder: Path) -> None:
     tree
         Root of the source tree.
     folder
-        Folder to write to. It must be first on the path, so that an installed hyrt is not found before it.
+        Folder for the entry points, which must be first on the path, before an installed hyrt.
     """
     project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     metadata = folder / "hyrt.dist-info"
@@ -81,7 +81,7 @@ def declare_entry_points(tree: Path, folder: Path) -> None:
 
 
 def environment_of(tree: Path, folder: Path) -> dict[str, str]:
-    """Return the environment of a process that runs a tree's hyrt, regardless of installed packages.
+    """Return the environment of a process that runs the hyrt of a tree instead of an installed one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""hyrt.ops compared with torch.sparse and DGL: CPU seconds and errors, in alternating rounds.
+"""CPU seconds and errors of hyrt.ops, compared with torch.sparse and DGL in alternating rounds.
 
     python tools/bench/sparse_operators.py DATA [DATA ...] --dgl-python peer-dgl/bin/python
 
@@ -33,11 +33,11 @@ from typing import Any
 
 import numpy as np
 
-# Busy-waiting threads would count as work; torch reads this variable when it is loaded.
+# Disable busy-waiting, which would count as work. torch reads this variable when it is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 
-# Use the malloc settings of a `hyrt` process. Otherwise every library spends kernel time on new pages for
+# Use the malloc settings of a `hyrt` process. Otherwise, every library spends kernel time on new pages for
 # each result.
 MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "8589934592",
@@ -46,14 +46,14 @@ MALLOC = {
 }
 SLOPE = 0.2
 ROWS = 40
-"""Number of rows or edges that are computed in float64."""
+"""Number of rows or edges that are computed in float64 as a reference."""
 LONG_S = 20.0
-"""CPU seconds above which a system runs only one round of a case."""
+"""CPU seconds above which only one round of a case is run."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """An operator with its sizes."""
+    """Operator with the sizes of its inputs."""
 
     name: str
     heads: int
@@ -72,7 +72,7 @@ CASES = [
 ]
 
 Run = Callable[[Case, int], dict[str, float]]
-"""Runs a case with a number of threads; returns CPU seconds of both passes, and writes the results."""
+"""Function that runs a case with a number of threads, writes the results, and returns CPU seconds."""
 
 
 def inputs(case: Case, vertices: int, edges: int) -> dict[str, torch.Tensor]:
@@ -95,12 +95,12 @@ def inputs(case: Case, vertices: int, edges: int) -> dict[str, torch.Tensor]:
 
 
 def clocks() -> tuple[float, float]:
-    """Return CPU seconds of all threads, and wall seconds."""
+    """Return the CPU seconds of all threads, and the wall seconds."""
     return time.process_time(), time.perf_counter()
 
 
 def pass_times(forward: tuple[float, float], backward: tuple[float, float] | None) -> dict[str, float]:
-    """Return the time of both passes by both clocks; without a backward pass there is no total."""
+    """Return the times of both passes on both clocks, and their total if there is a backward pass."""
     if backward is None:
         return {"forward": forward[0], "wall": forward[1]}
     return {"forward": forward[0], "backward": backward[0], "wall": forward[1] + backward[1]}
@@ -164,7 +164,7 @@ def torch_run(indptr: np.ndarray, indices: np.ndarray, folder: Path) -> Run:
             result = pass_times(time_between(started, forward_end), time_between(forward_end, clocks()))
             np.save(folder / "x_grad.npy", x_grad.numpy())
         else:
-            # Rows are destinations.
+            # The rows of the matrix are destinations.
             out = torch.sparse.sampled_addmm(matrix, tensors["y"], tensors["x"].t(), beta=0).values()
             result = pass_times(time_between(started, clocks()), None)
         np.save(folder / "out.npy", out.numpy())
@@ -175,7 +175,7 @@ def torch_run(indptr: np.ndarray, indices: np.ndarray, folder: Path) -> Run:
 
 
 def serve_dgl(folder: Path) -> None:
-    """Run the cases named on standard input, one per line."""
+    """Run the cases whose names arrive on standard input, one per line."""
     import dgl
     import dgl.ops
 
@@ -238,18 +238,18 @@ def dgl_run(python: str, folder: Path) -> Iterator[Run]:
 
 
 def exact(case: Case, indptr: np.ndarray, indices: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the indices of some rows of the result and of x's gradient, with their float64 values."""
+    """Return the indices and float64 values of some rows of the result and of the gradient of x."""
     num = len(indptr) - 1
     arrays = {name: t.numpy().astype(np.float64) for name, t in inputs(case, num, len(indices)).items()}
     draws = np.random.default_rng(1)
-    # The longest row accumulates the largest error.
+    # Include the longest row, which accumulates the largest error.
     rows = np.append(draws.choice(num, ROWS - 1, replace=False), np.diff(indptr).argmax())
 
     def sources(i: int) -> np.ndarray:
         return indices[indptr[i] : indptr[i + 1]]
 
     def attend(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return a row's edges including the self-loop, their weights and the result."""
+        """Return the edges of a row including its self-loop, their weights, and the result."""
         neighbors = np.append(sources(i), i)
         raw = arrays["source"][neighbors] + arrays["destination"][i]
         scores = np.where(raw > 0, raw, SLOPE * raw)
@@ -330,7 +330,7 @@ def table(
         for threads in options.threads:
             times: dict[str, list[dict[str, float]]] = {name: [] for name in taking}
             errors = dict.fromkeys(taking, 0.0)
-            # The first round compiles kernels and builds formats; it counts only if it is the only round.
+            # Ignore the first round, which compiles kernels, unless it is the only one.
             for round_ in range(options.rounds + 1):
                 for name, run in taking.items():
                     if times[name] and cpu_s(times[name][-1]) > LONG_S:

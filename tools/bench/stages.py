@@ -3,12 +3,12 @@
     python tools/bench/stages.py main .
     python tools/bench/stages.py HEAD~3 . --models graphsage gat --precision bf16 --table stages.md
 
-BEFORE and AFTER are source trees or commits. Each run is a separate process with the code of one of the two,
-on one thread, with serial stages; the rounds alternate in order. A stage's time is the thread's CPU time,
-which other processes hardly affect: the median over steps, and then over rounds. The lower bound follows from
-the rates of this machine for one thread, measured with the second tree.
+BEFORE and AFTER are source trees or commits. Each run is a separate process with the code of one of these, on
+one thread, with serial stages. The order alternates from round to round. The time of a stage is CPU time of
+the thread, which other processes hardly affect: the median over steps, and then over rounds. The lower bound
+follows from the single-thread rates of this machine, measured with the second tree.
 
-Also prints the sampled edges and the mean loss of the last steps of both, and whether all losses are
+The tool also prints the number of sampled edges, the mean loss of the last steps, and whether all losses are
 bit-equal.
 """
 
@@ -56,7 +56,7 @@ def run_child(options: argparse.Namespace) -> None:
     from hyrt.telemetry.hooks import Hook
 
     class CpuTimes(Hook):
-        """Records the CPU time of each stage call."""
+        """Hook that records the CPU time of each stage call."""
 
         def __init__(self) -> None:
             self.ms: dict[str, list[float]] = {stage: [] for stage in STAGES}
@@ -98,7 +98,7 @@ def run_child(options: argparse.Namespace) -> None:
 
 
 def rows(model: str, runs: Mapping[str, list[dict[str, Any]]]) -> list[str]:
-    """Return the table lines of one model: its stages and their sum."""
+    """Return the table lines of one model, for its stages and their sum."""
     floor = runs["after"][-1]["bound_ms"]
 
     def median(side: str, stages: tuple[str, ...]) -> float:
@@ -116,7 +116,7 @@ def rows(model: str, runs: Mapping[str, list[dict[str, Any]]]) -> list[str]:
 
 
 def equality(model: str, runs: Mapping[str, list[dict[str, Any]]]) -> str:
-    """Describe whether both computed the same, in one sentence."""
+    """Return a sentence on whether both trees computed the same results."""
     before, after = runs["before"][0], runs["after"][0]
     pairs = list(zip(before["losses"], after["losses"], strict=True))
     max_difference = max(abs(a - b) / abs(a) for a, b in pairs)

@@ -1,4 +1,4 @@
-"""Timed runs of hyrt, in this process or in a child process, and their records."""
+"""Timed runs of hyrt in this process or in a child process, and records of their results."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from hyrt.training.train import TrainResult
 
 KINDS = {"sage": "graphsage", "gcn": "gcn", "gat": "gat", "gin": "gin"}
-"""Model kinds, by the names in the baselines' scripts."""
+"""Model kinds by their names in the baselines' scripts."""
 FANOUT = [25, 10]
 BATCH = 1024
 LR = 3e-3
 
 
 def make_parser(doc: str | None) -> argparse.ArgumentParser:
-    """Return a parser whose help begins with the tool's docstring."""
+    """Return an argument parser whose help begins with the docstring of the tool."""
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def add_second_device(parser: argparse.ArgumentParser, steps: int) -> None:
-    """Add the arguments of tools that train on the CPU and a second device over several rounds."""
+    """Add the arguments for training on the CPU and a second device over several rounds."""
     parser.add_argument("--second", default="opencl:0", help="second device, in addition to the CPU")
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
@@ -39,7 +39,7 @@ def add_second_device(parser: argparse.ArgumentParser, steps: int) -> None:
 
 
 def prepared() -> None:
-    """Apply the process settings of `hyrt`; call it before torch is imported."""
+    """Apply the process settings of `hyrt`. Must be called before torch is imported."""
     from hyrt.runtime.process_setup import prepare_process
 
     prepare_process()
@@ -48,18 +48,18 @@ def prepared() -> None:
 def settings(
     kind: str, epochs: int, *, hidden: int = 256, batch: int = BATCH, **sections: Any
 ) -> dict[str, Any]:
-    """Return the settings of a benchmark run: two layers, no evaluation and no checkpoint before the end.
+    """Return the settings of a benchmark run: two layers, and no evaluation or checkpoint before the end.
 
     Parameters
     ----------
     kind, hidden
-        Model kind and width.
+        Kind of the model and width of its hidden layers.
     epochs
         Maximum number of epochs.
     batch
-        Targets per step.
+        Number of targets per step.
     **sections
-        Further sections; merged key by key with the sections set here.
+        Further sections, whose keys are merged into the sections set here.
     """
     merged: dict[str, Any] = {
         "model": {"kind": kind, "hidden": hidden, "layers": 2, "dropout": 0.0, "norm": "none"},
@@ -76,14 +76,14 @@ def settings(
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """Results of a run: groups of steps, epochs and final result."""
+    """Events of a run: groups of steps, epochs and the final result."""
 
     groups: Sequence[StepMetrics]
     epochs: Sequence[EpochEnded]
     result: TrainResult
 
     def step_s(self) -> list[float]:
-        """Return the wall time of every step; steps in a group have the group's mean."""
+        """Return the wall time of every step, which is the mean of its group of steps."""
         return [group.step_s for group in self.groups for _ in group.losses]
 
 
@@ -96,22 +96,22 @@ def timed_run(
     checkpoints: Path | None = None,
     hooks: Sequence[Hook] = (),
 ) -> TimedRun:
-    """Train in this process.
+    """Train in this process, and return the recorded events.
 
     Parameters
     ----------
     config
-        The settings. With `steps`, they must allow more epochs than are needed.
+        Configuration of the run. With `steps`, it must allow more epochs than necessary.
     graph
         The opened graph.
     steps
-        Stop the run after this many steps; None runs all epochs.
+        Number of steps after which the run is stopped; None runs all epochs.
     on_event
-        Called with every event, after it is recorded here.
+        Callback that is called with every event after it was recorded.
     checkpoints
-        Folder of the run's checkpoints; the trace is written to its parent. None writes nothing.
+        Folder for checkpoints; the trace is written to its parent. None disables both.
     hooks
-        Called around every stage's work.
+        Hooks around the work of every stage.
     """
     from hyrt.predict.predict_run import predict_run
     from hyrt.telemetry.events import EpochEnded, StepMetrics
@@ -147,14 +147,14 @@ def timed_run(
 
 
 def step_mean(groups: Sequence[StepMetrics], value: Callable[[StepMetrics], float]) -> float:
-    """Return the mean over steps of a value that groups provide as their mean."""
+    """Return the mean over steps of a value that is known as the mean of each group."""
     return sum(value(group) * len(group.losses) for group in groups) / sum(
         len(group.losses) for group in groups
     )
 
 
 def stage_ms(groups: Sequence[StepMetrics]) -> dict[str, float]:
-    """Return milliseconds of work per step in each stage."""
+    """Return the milliseconds of work per step of each stage."""
     return {
         stage: round(1e3 * step_mean(groups, lambda group, stage=stage: group.stage_s[stage]), 2)
         for stage in groups[0].stage_s
@@ -162,7 +162,7 @@ def stage_ms(groups: Sequence[StepMetrics]) -> dict[str, float]:
 
 
 class ChildFailed(SystemExit):
-    """A run in a separate process failed."""
+    """Failure of a run in a separate process."""
 
 
 def child_record(
@@ -173,7 +173,7 @@ def child_record(
     Raises
     ------
     ChildFailed
-        If the exit code is not 0; with the name and the end of its error output.
+        If the exit code is not 0. The message contains the name and the end of the error output.
     """
     process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if process.returncode:
@@ -183,21 +183,21 @@ def child_record(
 
 
 def show(text: str, table: Path | None) -> None:
-    """Print a result, and write it to a file if one is given."""
+    """Print a text, and write it to the file `table` if it is not None."""
     print(text)
     if table is not None:
         table.write_text(text + "\n", encoding="utf-8")
 
 
 def append_records(path: Path | None, records: Iterable[Mapping[str, Any]]) -> None:
-    """Append records to a file of JSON lines, if one is given."""
+    """Append records to a file of JSON lines, if `path` is not None."""
     if path is not None:
         with path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(record) + "\n" for record in records)
 
 
 def open_workload(folder: Path) -> Graph:
-    """Load the baselines' files as a graph with arrays in memory, like the baselines do."""
+    """Load the files of the baselines as a graph with arrays in memory, as the baselines do."""
     import numpy as np
 
     from hyrt.graph.graph import Graph

@@ -1,4 +1,4 @@
-"""Cost of `runtime.trace`: ratios of step times of alternating runs with and without it.
+"""Cost of `runtime.trace`, as ratios of step times of alternating runs with and without a trace.
 
 All runs take the same steps from the same weights. A round is a run without the trace, another one (the
 control, which shows the noise of the machine) and a run with the trace, in random order. A run's time is the
@@ -36,9 +36,9 @@ WAYS = ("without", "control", "with")
 
 @dataclass(slots=True)
 class TraceCase:
-    """A workload and the results of its runs.
+    """Workload and the results of its runs.
 
-    An epoch has less than 20 steps, so that the run reports the time of each step.
+    An epoch has fewer than 20 steps, so that the run reports the time of each step.
     """
 
     name: str
@@ -51,7 +51,7 @@ class TraceCase:
     losses: dict[str, list[float]] = field(default_factory=dict)
 
     def run(self, graph: Graph, way: str, *, counts: bool) -> None:
-        """Train the steps once; the first quarter is warm-up. With `counts`, only count events."""
+        """Run the steps once, of which the first quarter is warm-up. With `counts`, only count events."""
         from hyrt.config import build_config
         from hyrt.telemetry.events import StepMetrics
 
@@ -72,7 +72,7 @@ class TraceCase:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "checkpoints").mkdir()
-            # The number of epochs is an upper bound: the run is stopped earlier.
+            # Set an upper bound on the number of epochs, because the run is stopped earlier.
             groups = timed_run(
                 build_config(settings),
                 graph,
@@ -91,7 +91,7 @@ class TraceCase:
 
     def _count(self, path: Path) -> None:
         events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-        # Arrows, names and device queues are not recorded event by event during the run.
+        # Skip arrows, names and device queues, which a run does not record event by event.
         host = {"X": "slices", "C": "values"}
         kinds = (
             host.get(e["ph"], "rest") if e["pid"] == 1 else "device" if e["ph"] == "X" else "rest"
@@ -127,7 +127,7 @@ def trace_cases() -> list[TraceCase]:
 
 
 def ratios(times: dict[str, list[float]], way: str) -> str:
-    """Format the ratios to the runs without the trace."""
+    """Format the ratios of times to those without the trace."""
     sorted_ratios = sorted(other / plain for plain, other in zip(times["without"], times[way], strict=True))
     low, high = interval(sorted_ratios)
     return f"{statistics.median(sorted_ratios):.3f} ({low:.3f} to {high:.3f})"
@@ -145,7 +145,7 @@ def interval(ordered: list[float]) -> tuple[float, float]:
 
 
 def costs_us() -> dict[str, float]:
-    """Return microseconds to record one event of each kind: the best of several rounds."""
+    """Return the microseconds to record one event of each kind, in the best of several rounds."""
     from hyrt.telemetry.trace import Trace
 
     trace, num = Trace(1000), 20_000

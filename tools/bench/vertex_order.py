@@ -1,11 +1,11 @@
-"""Effect of the vertex order: CPU time of a sum over all edges, or of full-graph steps, for each order.
+"""CPU time of a sum over all edges, or of full-graph steps, for each vertex order.
 
     python tools/bench/vertex_order.py SOURCE
     python tools/bench/vertex_order.py SOURCE --steps 16 128 --orders random community
 
-With `--steps`, trains a GCN of each hidden width for some steps with all vertices as targets, instead of
-summing over edges. The first step is warm-up. The first loss, which must be equal for all orders, is printed
-after the minimum of CPU milliseconds.
+With `--steps`, the tool trains a GCN of each hidden width for some steps with all vertices as targets. The
+first step is warm-up. The output has the minimum CPU milliseconds, and the first loss, which must be equal
+for all orders.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def measure(data: Dataset, widths: list[int]) -> str:
     """Return the minimum CPU milliseconds of a sum over all edges, for rows of each width."""
     shown = []
     for width in widths:
-        # torch aligns memory to cache lines.
+        # Use torch, which aligns memory to cache lines.
         x, out = (torch.ones(len(data.arrays["labels"]), width).numpy() for _ in range(2))
         times = []
         for _ in range(ROUNDS):
@@ -51,7 +51,7 @@ def measure(data: Dataset, widths: list[int]) -> str:
 
 
 def measure_steps(data: Dataset, widths: list[int]) -> str:
-    """Return the minimum CPU milliseconds of a full-graph GCN step with all vertices as targets, and the
+    """Return the minimum CPU milliseconds of a full-graph GCN step with all vertices as targets, and its
     loss.
     """
     graph = to_graph(data)
@@ -89,7 +89,7 @@ def main() -> None:
     print(f"{options.source}\n\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
     with tempfile.TemporaryDirectory() as scratch:
         data = open_dataset(options.source, Path(scratch))
-        # Do not number vertices by a previous order before a random one.
+        # Draw the random order once, based on the original vertex numbers.
         num = len(data.arrays["labels"])
         random = np.random.default_rng(0).permutation(num).astype(np.int32)
         for how in options.orders:

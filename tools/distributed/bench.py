@@ -1,4 +1,4 @@
-"""Traffic by purpose and epoch times on the emulated cluster, for several strategies.
+"""Traffic by purpose and epoch times of several strategies on the emulated cluster.
 
     python tools/distributed/bench.py --data parts --rates 200mbit,1gbit --epochs 3 \\
         --set model.hidden=16,sampler.fanout=10+10,data.batch_size=4096 \\
@@ -9,8 +9,8 @@ settings, applied after `--set`; `+` replaces the commas of a list. Epoch times 
 except the first, which compiles kernels. Bytes are counted by the ranks, in MB, averaged over nodes and
 epochs (a node receives as much as it sends on average); `once` is sent before the first step. `wire /
 counted` is the traffic of all interfaces, including headers, divided by the bytes counted in the whole run.
-`train accuracy` is that of the last epoch's steps. Nodes share the cores of this machine, so only link-bound
-effects can be measured. Needs root, see cluster.py.
+`train accuracy` is that of the last epoch's steps. Nodes share the cores of this machine, so only effects of
+the links can be measured. The tool needs root, see cluster.py.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class EpochOnCluster:
 
     epoch_s: float
     bytes: Mapping[str, float]
-    """Bytes per node and epoch, by purpose."""
+    """Bytes per node and epoch by purpose."""
     cached: float
-    """Bytes of cached rows per node, transferred once per run."""
+    """Bytes of cached rows per node, which are transferred once per run."""
     wire_over_counted: float
     hit_rates: tuple[float, float] | None
-    """Hit rates of the cache, measured and predicted."""
+    """Measured and predicted hit rate of the cache, or None."""
     train_accuracy: float
     val_accuracy: float
 
@@ -50,12 +50,12 @@ class EpochOnCluster:
 def measure(
     data: Path, nodes: int, rate: str, settings: Sequence[str], epochs: int, limit_s: float
 ) -> EpochOnCluster:
-    """Run hyrt once on the cluster.
+    """Run hyrt once on the cluster, and return the measurements.
 
     Raises
     ------
     RuntimeError
-        If a rank fails, with the output of the ranks.
+        If a rank fails. The message contains the output of the ranks.
     """
     with tempfile.TemporaryDirectory(prefix="hyrt-bench-") as folder:
         logs = Path(folder) / "logs"
@@ -79,7 +79,7 @@ def measure(
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment: one thread per library, as in torchrun, and this source tree."""
+    """Return environment variables for one thread per library, as in torchrun, and for this source tree."""
     root = str(Path(__file__).parents[2])
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
 

@@ -1,17 +1,16 @@
-"""Emulated cluster on one machine: nodes with rate-limited links, one process per node.
+"""Emulated cluster on one machine, with one process per node and rate-limited links.
 
     python tools/distributed/cluster.py --nodes 4 --rate 200mbit -- python -m hyrt run --data parts/
     python tools/distributed/cluster.py --nodes 2 --rate 1gbit --both --logs out/ -- python worker.py
 
-Every node is a network namespace with a separate interface; a bridge in one more namespace connects the
+Every node is a network namespace with a separate interface, and a bridge in another namespace connects the
 interfaces. No packet leaves these namespaces. The send rate of a node is limited (tc tbf), with `--both` also
 the receive rate. Processes have torchrun's environment variables and a separate /dev/shm, so ranks on
-different nodes cannot use shared memory. Finally, the bytes of each interface are printed. Everything is
-removed at the end, even after a failure, Ctrl-C, SIGTERM or the time limit.
+different nodes cannot use shared memory. At the end, the bytes of each interface are printed and everything
+is removed, even after a failure, Ctrl-C, SIGTERM or the time limit.
 
 The nodes are simulated: they share the cores, the memory and the disk of this machine, and their links add no
-latency. Root, `ip` and `tc` (iproute2) are required; without them the tool prints the reason and exits with
-77.
+latency. The tool requires root, `ip` and `tc` (iproute2); otherwise it prints the reason and exits with 77.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _PORT = 29400
 _MAX_NODES = 200
 _END_S = 5.0
 _POLL_S = 0.05
-# A kernel passes packets of up to 64 KiB to a limiter, and serves it a few hundred times per second.
+# A kernel passes packets of up to 64 KiB to a limiter, a few hundred times per second.
 _MIN_BURST_BYTES = 128 << 10
 _BURST_S = 0.004
 _QUEUE_S = 0.4
@@ -50,25 +49,25 @@ _MOUNT_SHM = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'
 
 @dataclass(frozen=True, slots=True)
 class NodeEnd:
-    """Exit of a node's process."""
+    """Result of the process on a node."""
 
     rank: int
     """Rank of the node."""
     code: int
-    """Exit code; negative signal number if a signal ended the process."""
+    """Exit code, or the negative signal number if a signal ended the process."""
     ended_s: float
-    """Seconds between the start of the processes and the exit."""
+    """Seconds from the start of the processes to the exit of this one."""
     sent_bytes: int
     received_bytes: int
-    """`sent_bytes` and `received_bytes`: traffic of the interface, including headers."""
+    """Number of bytes that the interface received, including headers; likewise `sent_bytes`."""
 
 
 class ClusterError(Exception):
-    """A command that sets up the cluster failed."""
+    """Failure of a command that sets up the cluster."""
 
 
 class EmulatedCluster:
-    """Nodes that exist while the context is active.
+    """Context manager for an emulated cluster, whose nodes exist within the block.
 
     Parameters
     ----------
@@ -88,7 +87,7 @@ class EmulatedCluster:
         prefix = f"hyrt-{os.getpid()}"
         self._switch = f"{prefix}-switch"
         self.namespaces = [f"{prefix}-{rank}" for rank in range(nodes)]
-        """Network namespace of each node."""
+        """Name of each node's network namespace."""
         self._made: list[str] = []
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -119,7 +118,7 @@ class EmulatedCluster:
         Parameters
         ----------
         command
-            The command; `RANK` in the environment is the rank.
+            Command to run. The environment variable `RANK` contains the rank.
         logs
             Folder for the output of each rank, as `rank-0.log`; None prints the output here.
         limit_s
@@ -140,7 +139,7 @@ class EmulatedCluster:
         return exits
 
     def cut_off(self, rank: int) -> None:
-        """Take a node's interface down, so that other nodes lose contact with it."""
+        """Disable the interface of a node, so that other nodes lose contact with this node."""
         _ip("-n", self.namespaces[rank], "link", "set", _INTERFACE, "down")
 
     def _make(self) -> None:
@@ -166,7 +165,7 @@ class EmulatedCluster:
         _ip("netns", "add", name)
 
     def _remove(self) -> None:
-        """End running processes and delete the namespaces, which also deletes interfaces and the bridge."""
+        """End running processes, and delete the namespaces together with interfaces and bridge."""
         held = (signal.SIGINT, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_BLOCK, held)
         try:
@@ -243,7 +242,7 @@ class EmulatedCluster:
 
 
 def unavailable_reason() -> str | None:
-    """Return why no cluster can be made on this machine; None if it can."""
+    """Return the reason why this machine cannot emulate a cluster, or None."""
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
     if missing:
         return f"{' and '.join(missing)} is missing: install iproute2"
@@ -257,7 +256,7 @@ def unavailable_reason() -> str | None:
 
 
 def rate(text: str) -> float:
-    """Parse a rate such as `200mbit` or `1gbit` into bits per second."""
+    """Convert a rate such as `200mbit` or `1gbit` to bits per second."""
     for unit, factor in _UNITS.items():
         number = text.removesuffix(unit)
         if number != text and number.replace(".", "", 1).isdecimal() and float(number) > 0:
@@ -266,7 +265,7 @@ def rate(text: str) -> float:
 
 
 def _kill_inside(namespace: str) -> None:
-    """End processes that left the sessions of the node's processes but are still in its namespace."""
+    """End the processes in a node's namespace that have left the sessions of the node's processes."""
     pids = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False)
     for process in map(int, pids.stdout.split()):
         with suppress(ProcessLookupError):

@@ -1,11 +1,11 @@
-"""Fraction of a distributed SpMM's communication that overlaps with computation, measured from outside.
+"""Fraction of a distributed SpMM's communication that overlaps with computation, without clocks inside it.
 
     python tools/distributed/comm_overlap.py --data parts --rates 200mbit,1gbit --widths 16,64,128
     python tools/distributed/comm_overlap.py --data parts --rates 3gbit --cores 0:1
 
-One emulated node per part of DATA (cluster.py; needs root). For each width, every rank generates rows and
-times, one after the other and all ranks together, the parts of a distributed SpMM, and then a complete SpMM
-as in full-graph training (`DistributedSpMM`, sparsity-aware 1D), forward and backward:
+There is one emulated node per part of DATA (cluster.py; needs root). For each width, all ranks generate rows,
+and time first the separate parts of a distributed SpMM and then a complete SpMM as in full-graph training
+(`DistributedSpMM`, sparsity-aware 1D), forward and backward:
 
 local    multiplication of the edges from local rows
 rest     multiplication of the edges from rows of other ranks, which are already received
@@ -60,9 +60,9 @@ STEPS = ("local", "rest", "exchange", "product")
 
 
 def run_ranks(data: Path, widths: Sequence[int], rounds: int, cores: tuple[int, int] | None) -> None:
-    """Entry point of every process; rank 0 prints a line per width and direction."""
+    """Run as the entry point of every process; rank 0 prints a line per width and direction."""
     if cores is not None:
-        # Threads inherit the affinity of their parent thread.
+        # Pin the connection threads: threads inherit the affinity of their parent thread.
         os.sched_setaffinity(0, {cores[1]})
     with init_from_launcher(timeout_s=_TIMEOUT_S) as ranks:
         part = open_part(data, ranks.rank)
@@ -80,7 +80,7 @@ def run_ranks(data: Path, widths: Sequence[int], rounds: int, cores: tuple[int, 
 
 
 def time_steps(spread: LocalEdges, width: int, workers: Workers) -> Iterator[tuple[str, Steps]]:
-    """Yield the steps of a forward and of a backward SpMM, ready to be timed."""
+    """Yield the steps to time of a forward SpMM and of a backward SpMM."""
     edges, exchange = spread.edges, spread.exchange
     num = edges.num_local
     rounds = [slice(*ends) for ends in pairwise(edges.round_starts)]
@@ -130,7 +130,7 @@ def time_steps(spread: LocalEdges, width: int, workers: Workers) -> Iterator[tup
 
 
 def time_all(ranks: DistributedContext, steps: Steps, rounds: int) -> dict[str, list[float]]:
-    """Return the milliseconds of each step at each rank: median over the rounds after one warm-up round."""
+    """Return the milliseconds of each step at each rank, as medians over the rounds after a warm-up round."""
     taken = np.zeros((rounds + 1, len(STEPS)))
     for number in range(rounds + 1):
         for column, name in enumerate(STEPS):
@@ -145,12 +145,12 @@ def time_all(ranks: DistributedContext, steps: Steps, rounds: int) -> dict[str, 
 
 
 def measure(data: Path, rate: str, more: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the lines of rank 0 on a cluster with the given link rate.
+    """Return the lines that rank 0 prints on a cluster with the given link rate.
 
     Raises
     ------
     RuntimeError
-        If a rank fails, with the output of the ranks.
+        If a rank fails. The message contains the output of the ranks.
     """
     nodes = read_manifest(data).num_parts
     with tempfile.TemporaryDirectory(prefix="hyrt-overlap-") as folder:

@@ -1,14 +1,14 @@
-"""Equality of full-graph training on several ranks and in one process: losses, weights, metrics and bytes.
+"""Comparison of full-graph training on several ranks and in one process: losses, weights, metrics and bytes.
 
     python tools/distributed/equality.py --ranks 2,3,4,8 --models gcn,gat --epochs 20
     python tools/distributed/equality.py --ranks 4 --models ggcn --vertices 1000
 
-For each number of ranks, processes are started with torchrun. They train random graphs, symmetric and
-directed, partitioned with `volume`, with every algorithm and every replication in 1, 2, 4 that the number of
-ranks and the model support. Each line has the maximum relative difference of a loss to one process (tolerance
-1e-5), the maximum absolute difference of a weight (tolerance 1e-4) and of the accuracies of all splits, and
-whether the bytes of rows and row gradients that all ranks received equal those that the partition implies.
-The traffic of an oblivious exchange is not compared with a partition. The last line counts the failed cases.
+For each number of ranks, torchrun starts the processes. These train on random graphs, symmetric and directed,
+partitioned with `volume`, with every algorithm and every replication of 1, 2 or 4 that the number of ranks
+and the model support. Each line has the maximum relative difference of a loss to that of one process
+(tolerance 1e-5), the maximum absolute difference of a weight (tolerance 1e-4) and of the accuracies of all
+splits, and whether all ranks received as many bytes of rows and row gradients as the partition implies,
+except for oblivious exchanges. The last line counts the failed cases.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from hyrt.training.build_run import build_run
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training, TrainResult
 
-# A softmax cannot be added up over columns.
+# Models with attention, whose softmax cannot be added up over columns.
 ATTENTION = ("gat",)
 LOSS, WEIGHT = 1e-5, 1e-4
 REPLICATIONS = (1, 2, 4)
@@ -54,7 +54,7 @@ MODELS = (
 
 
 def random_graph(num: int, *, symmetric: bool) -> Graph:
-    """Return a random graph of four groups, with neighbours mostly in the same group."""
+    """Return a random graph with four groups of vertices, whose neighbours are mostly in the same group."""
     rng = np.random.default_rng(11)
     groups = np.sort(rng.integers(0, 4, num))
     into = rng.integers(0, num, 6 * num)
@@ -128,21 +128,21 @@ def train_on(
 
 
 def expected_bytes(graph: Graph, homes: Any, run_settings: dict[str, Any], epochs: int) -> list[int]:
-    """Return the bytes of rows and row gradients that all ranks receive, from the partition (float32)."""
+    """Return the bytes of float32 rows and row gradients that all ranks receive, from the partition."""
     config = build_config(run_settings)
     model = PreparedRun(config, graph).model
     travels = ExchangeWidths.from_model(model, graph.num_vertices, graph.num_edges, is_sparse=False)
     needed = count_block_volumes(
         graph.topology.indptr, graph.topology.indices, homes, int(homes.max()) + 1
     ).needed
-    # Each epoch, the final evaluation, and one exchange of raw features for the first layer.
+    # Count each epoch, the final evaluation, and one exchange of raw features for the first layer.
     once = graph.num_features if len(travels.forward) < config.model.layers else 0
     columns = sum(travels.forward) * (epochs + 1) + once
     return [4 * int(needed.sum()) * columns, 4 * int(needed.sum()) * sum(travels.backward) * epochs]
 
 
 def run_ranks(models: list[str], epochs: int, vertices: int) -> None:
-    """Entry point of every process; rank 0 prints a line per case."""
+    """Run as the entry point of every process; rank 0 prints a line per case."""
     store, rank, size = next(iter(rendezvous("env://")))
 
     @cache
@@ -163,7 +163,7 @@ def run_ranks(models: list[str], epochs: int, vertices: int) -> None:
         distributed = {"algorithm": way} | ({"replication": copies} if copies > 1 else {})
         run_settings = settings(kind, epochs, distributed)
         homes = homes_of(symmetric, size // copies)
-        # A separate store prefix per case, because a group name can be used only once per store.
+        # Use a separate store prefix per case, because a group name can be used only once per store.
         ranks = DistributedContext(
             PrefixStore(f"case {number}", store), rank, size, timeout_s=120.0, max_silence_s=60.0
         )
@@ -181,7 +181,7 @@ def run_ranks(models: list[str], epochs: int, vertices: int) -> None:
 
 
 def cases(models: list[str], size: int) -> Iterator[tuple[bool, str, int, str]]:
-    """Iterate over the cases: symmetry, model, ranks per block, and algorithm."""
+    """Iterate over the cases (symmetry, model, ranks per block, algorithm)."""
     for symmetric in (True, False):
         for kind in models:
             for copies in REPLICATIONS:
@@ -230,7 +230,7 @@ def main() -> None:
 
 
 def run_torchrun(ranks: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Start the given number of processes, and iterate over the lines that they print."""
+    """Start a number of processes, and iterate over the printed lines."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command += [__file__, "--models", options.models, "--epochs", str(options.epochs)]
     command += ["--vertices", str(options.vertices)]

@@ -1,4 +1,4 @@
-"""Locality of micrographs: fraction of a micrograph's vertices in the same part as its seed.
+"""Locality of micrographs: the fraction of a micrograph's vertices in the part of its seed.
 
     python tools/distributed/locality.py --data coauthor_physics.npz --parts 2,4,8,16 --cases 2x10,10x2
 
@@ -7,7 +7,7 @@ layer: `2xladies2000`, `2xfastgcn2000`. As in HopGNN (section 4, Table 1), the f
 than the seed, relative to all vertices of the micrograph, averaged over random training seeds. The second
 number is the same for the mini-batch of all seeds. Graphs are partitioned with METIS, like `hyrt partition`.
 Every layer samples independently, also for vertices of earlier layers. Layer-wise samplers sample for all
-seeds together; the micrograph of a seed is the part that reaches it.
+seeds together, and the micrograph of a seed is the part from which the seed is reached.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from hyrt.sampling.settings.neighbor_settings import NeighborSettings
 
 @dataclass(frozen=True, slots=True)
 class Locality:
-    """Means over the seeds of one case."""
+    """Locality of one case, as means over the seeds."""
 
     micrograph: float
     """Fraction of a micrograph's vertices that are not its seed and are in the seed's part."""
     subgraph: float
-    """The same fraction for the mini-batch of all seeds."""
+    """Value of `micrograph` for the mini-batch of all seeds."""
     vertices: float
-    """Number of vertices per micrograph."""
+    """Mean number of vertices per micrograph."""
 
 
 def locality(
     sampled: Sequence[NDArray[Any]], whole: NDArray[Any], roots: NDArray[Any], homes: NDArray[Any]
 ) -> Locality:
-    """Compute the locality of micrographs.
+    """Return the locality of micrographs.
 
     Parameters
     ----------
     sampled
         Distinct vertices of each seed's micrograph, including the seed.
     whole
-        [n] distinct vertices of the mini-batch of all seeds.
+        Distinct vertices of the mini-batch of all seeds, [n].
     roots
-        [r] seeds.
+        Seeds, [r].
     homes
-        [V] part of each vertex.
+        Part of each vertex, [V].
     """
     of_parts = np.bincount(homes[whole], minlength=int(homes.max()) + 1)
     at_home = [
@@ -77,7 +77,7 @@ def locality(
 
 @dataclass(frozen=True, slots=True)
 class LocalityCase:
-    """A number of layers, and the sampler of each."""
+    """Number of layers, and the sampler of each layer."""
 
     layers: int
     sampler: SamplerSettings
@@ -86,7 +86,7 @@ class LocalityCase:
 
     @classmethod
     def of(cls, text: str) -> LocalityCase:
-        """Parse `2x10` or `2xladies2000`.
+        """Parse a case such as `2x10` or `2xladies2000`.
 
         Raises
         ------
@@ -105,7 +105,7 @@ class LocalityCase:
         return cls(layers, sampler, f"{layers} layers, {sampler.describe(layers, 0).partition(' · ')[0]}")
 
     def build(self, graph: Graph, targets: Ids, num_roots: int, seed: int) -> Sampler:
-        """Build the sampler for steps with `num_roots` seeds."""
+        """Create the sampler for steps with `num_roots` seeds."""
         return self.sampler.build(graph, targets, layers=self.layers, batch_size=num_roots, seed=seed)
 
 

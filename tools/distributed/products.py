@@ -1,4 +1,4 @@
-"""Epoch times and traffic of full-graph training on the emulated cluster, for several algorithms.
+"""Epoch times and traffic of full-graph training with several algorithms on the emulated cluster.
 
     python tools/distributed/products.py --data metis=parts-metis,volume=parts-volume --rates 200mbit,1gbit \\
         --set model.kind=gcn,model.layers=3,model.hidden=16 --epochs 5 \\
@@ -11,9 +11,9 @@ ranks in the forward and backward SpMMs of an epoch; MB are the bytes received p
 maximum), including the partial sums of 1.5D. `hidden` is the overlapped fraction of the smaller of
 computation and communication, summed over ranks. `wire / counted` is the traffic of all interfaces, including
 headers, divided by the bytes counted in the whole run. The send rate of links is limited, with `--both` also
-the receive rate, as on real links. `predicted` is the epoch time from the cost model (`hyrt predict`), with
-the network that `hyrt calibrate --network` measures once between the same number of nodes with the same rate.
-Nodes share the cores of this machine, which must be calibrated (`hyrt calibrate`). Needs root, see
+the receive rate, as on real links. `predicted` is the epoch time that `hyrt predict` returns, with the
+network that `hyrt calibrate --network` measures once between the same number of nodes with the same rate.
+Nodes share the cores of this machine, which must be calibrated (`hyrt calibrate`). The tool needs root, see
 cluster.py.
 """
 
@@ -48,12 +48,12 @@ _EXCHANGE_PURPOSES = ("rows", "row gradients", "partial sums")
 def measure(
     data: Path, nodes: int, rate: str, settings: Sequence[str], limit_s: float, *, both: bool = False
 ) -> Mapping[str, Any]:
-    """Run hyrt once on the cluster; return its summary, epoch times, and the traffic of all interfaces.
+    """Run hyrt once on the cluster, and return its summary, epoch times, and the traffic of all interfaces.
 
     Raises
     ------
     RuntimeError
-        If a rank fails, with the output of the ranks.
+        If a rank fails. The message contains the output of the ranks.
     """
     with tempfile.TemporaryDirectory(prefix="hyrt-products-") as folder:
         logs = Path(folder) / "logs"
@@ -84,7 +84,7 @@ def measure_network(nodes: int, rate: str, limit_s: float, *, both: bool = False
     Raises
     ------
     RuntimeError
-        If a rank fails, with its output.
+        If a rank fails. The message contains its output.
     """
     with tempfile.TemporaryDirectory(prefix="hyrt-products-") as folder:
         file = Path(folder) / f"{rate}.yaml"
@@ -100,12 +100,12 @@ def measure_network(nodes: int, rate: str, limit_s: float, *, both: bool = False
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment: one thread per library, as in torchrun, and this source tree."""
+    """Return environment variables for one thread per library, as in torchrun, and for this source tree."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 def predict_epoch(data: Path, nodes: int, network: Network, settings: Sequence[str]) -> AlgorithmEpoch:
-    """Predict an epoch with the cost model."""
+    """Predict an epoch with the performance model."""
     overrides = [setting for setting in settings if not setting.startswith("evaluate")]
     config = new_config(None, [f"data.source={data}", "sampler.kind=full", *overrides])
     platform, _ = load_machine("this-machine")

@@ -8,7 +8,7 @@
 
 Each run is a complete `hyrt run`: one process with all cores, or one rank per part under torchrun, with fewer
 and with more epochs. The difference of CPU seconds (all processes, including system time) gives the CPU
-seconds per epoch without start-up. They hardly depend on other load, if enough memory is free. Wall seconds
+seconds per epoch without start-up, which hardly depend on other load if enough memory is free. Wall seconds
 per epoch are the median of all epochs except the first, and are meaningful only on an idle machine. Runs
 alternate.
 
@@ -38,10 +38,10 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """Cost of a run."""
+    """CPU and wall time of a run."""
 
     cpu_s: float
-    """CPU seconds of all processes, from start to end."""
+    """CPU seconds of all processes from start to end."""
     epochs_s: Sequence[float]
     """Wall seconds of each epoch."""
     loss: float
@@ -49,12 +49,12 @@ class RunCost:
 
 
 def cost(command: Sequence[str], epochs: int) -> RunCost:
-    """Run hyrt once.
+    """Run hyrt once, and return its cost.
 
     Raises
     ------
     RuntimeError
-        If it fails, with its output.
+        If the run fails. The message contains its output.
     """
     with tempfile.TemporaryDirectory(prefix="hyrt-overhead-") as folder:
         run_command = [*command, f"train.epochs={epochs}", "--name", "run"]
@@ -66,7 +66,7 @@ def cost(command: Sequence[str], epochs: int) -> RunCost:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-            # Usage of the process and all its reaped children.
+            # This is the usage of the process and of all its children that have been waited for.
             _, code, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(code)
             log.seek(0)

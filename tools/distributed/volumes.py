@@ -1,4 +1,4 @@
-"""Communication volume of each strategy of distributed training per epoch, counted with hyrt's sampler.
+"""Communication volume per epoch of each strategy of distributed training, counted with hyrt's sampler.
 
     python tools/distributed/volumes.py --data coauthor_physics.npz --targets 64 --fanouts 10,10
     python tools/distributed/volumes.py --data DATA --homes parts/graph/home.npy --json
@@ -7,10 +7,10 @@ Nothing is transferred or trained: every mini-batch in the complete steps of one
 where the strategy would train it, and the rows that the rank lacks are counted. `rows` are all rows that are
 read, including remote rows. Micrographs that are trained at different times read a row repeatedly; with p3
 each row is read in slices, at all ranks. Bytes are summed over all ranks, in float32; rows are counted in
-their stored format (a sparse row has a mean size, with 8 bytes per value plus an offset). `append_gradients`
-is an all-reduce, which sends 2 (N - 1) times the weights; a migrating model carries its weights and gradient
-sums. Indices are not counted, because every rank can compute them. `home, even` moves units to other ranks if
-a rank exceeds the mean by more than 5 %.
+their stored format (a sparse row has a mean size, with 8 bytes per value plus an offset). Gradients are
+all-reduced, which sends 2 (N - 1) times the weights. A migrating model consists of its weights and gradient
+sums. Indices are not counted, because every rank can compute these. `home, even` moves units to other ranks
+if a rank exceeds the mean by more than 5 %.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class CountedEpoch:
     partials: int
     models: int
     roots_max_over_mean: float
-    """Maximum number of seeds per rank relative to the mean, averaged over the steps."""
+    """Maximum number of seeds of a rank relative to the mean, averaged over steps."""
     sent_max_over_mean: float
-    """Maximum number of bytes sent by a rank relative to the mean, without gradients."""
+    """Maximum number of bytes that a rank sends relative to the mean, without gradients."""
     bytes: Mapping[str, float]
 
     @property
@@ -82,7 +82,7 @@ class CountedEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Input of a count: graph, partition and sampling parameters."""
+    """Input of the counts: graph, partition and sampling parameters."""
 
     graph: Graph
     homes: NDArray[Any]
@@ -94,7 +94,7 @@ class Setting:
 
 
 def count(setting: Setting, names: Sequence[str]) -> list[CountedEpoch]:
-    """Count the complete steps of an epoch for the given strategies."""
+    """Count the rows and bytes in the complete steps of an epoch with each strategy."""
     graph, ranks, batch = setting.graph, setting.ranks, setting.targets_per_rank * setting.ranks
     targets = graph.split("train")
     sampler = NeighborSampler(graph, targets, setting.fanouts, batch, setting.config.seed)
@@ -162,7 +162,7 @@ def _counting_sampler(
     workers: Workers,
     report_rows: Callable[[int], None],
 ) -> Callable[[NDArray[np.intp]], Block]:
-    """Return a function that samples units of a step, and reports the rows of each mini-batch."""
+    """Return a function that samples units of a step and reports the number of rows of each mini-batch."""
 
     def sampled(positions: NDArray[np.intp]) -> Block:
         block = sampler.sample(step, units[positions], workers, in_place=False).blocks[0]
@@ -173,7 +173,7 @@ def _counting_sampler(
 
 
 def bytes_per_item(setting: Setting) -> tuple[TrafficItemBytes, int]:
-    """Return the bytes per transferred item, and the bytes of the weights."""
+    """Return the bytes of each kind of transferred item, and the bytes of the weights."""
     graph, model = setting.graph, setting.config.model
     widths = [graph.num_features, *[model.hidden] * (len(setting.fanouts) - 1), graph.num_classes]
     layers = [0.0] * len(setting.fanouts)

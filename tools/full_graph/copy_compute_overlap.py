@@ -1,8 +1,8 @@
-"""Tile copies serial with computing or prefetched, in alternating epochs: times, overlap and losses.
+"""Times, overlap and losses with serial and with prefetched chunk copies, in alternating epochs.
 
-OpenCL computes on one core of the CPU. The other core makes the copies, or with --link a simulated link does:
-a thread makes the copy and waits until a link of that rate would have finished, like a GPU's copy engine.
-Bytes, kernels and losses are real; losses must be bit-equal. Only the link's time is simulated.
+OpenCL computes on one core of the CPU, and the other core copies. With --link, a thread copies and then waits
+until a link of this rate would have finished, like the copy engine of a GPU. Bytes, kernels and losses are
+real; losses must be bit-equal. Only the time of the link is simulated.
 
     python tools/full_graph/copy_compute_overlap.py FOLDER --chunks 8 --link 2.0 4.0
 """
@@ -44,32 +44,32 @@ def arguments() -> argparse.Namespace:
 
 
 def clock_ns() -> int:
-    """Return the clock of PoCL's events."""
+    """Return the time of the clock that PoCL's events use."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
 
 
 class LinkEvent:
-    """A copy over the simulated link, with the link's times."""
+    """Event of a copy over the simulated link, with the times of the link."""
 
     def __init__(self) -> None:
         self.begin = self.end = 0
 
     def get_profiling_info(self, info: Any) -> int:
-        """Return begin or end in nanoseconds, like an OpenCL event."""
+        """Return the begin or end in nanoseconds, as an OpenCL event does."""
         import pyopencl as cl
 
         return self.begin if info == cl.profiling_info.START else self.end
 
 
 class Link:
-    """Makes copies on a separate queue; each takes the time that the link needs for its bytes.
+    """Simulated link, which copies on a separate queue and takes the time of a real link for each copy.
 
     Parameters
     ----------
     queue
-        Queue of another core.
+        Queue on the other core.
     bytes_per_s
-        Rate of the link; infinite to use the time of the copies themselves.
+        Rate of the link; if infinite, only the copies take time.
     """
 
     def __init__(self, queue: Any, bytes_per_s: float) -> None:
@@ -77,12 +77,12 @@ class Link:
         self._bytes_per_s = bytes_per_s
 
     def copy(self, event: LinkEvent, to: Any, source: Any, size_bytes: int) -> None:
-        """Copy, and block the calling thread until the link has finished."""
+        """Copy, and block the calling thread until the simulated link would have finished."""
         import pyopencl as cl
 
         event.begin = clock_ns()
         cl.enqueue_copy(self._queue, to, source, is_blocking=True)
-        # If the copy itself takes longer than the link, nothing is added.
+        # If the copy itself takes longer than the link, do not wait.
         left = size_bytes / self._bytes_per_s - (clock_ns() - event.begin) * 1e-9
         if left > 0:
             time.sleep(left)
@@ -90,12 +90,12 @@ class Link:
 
 
 def launchers(context: Any, core: Any, copier: Any, bytes_per_s: float) -> tuple[Any, Any]:
-    """Return factories of a queue with serial copies, and of a queue with prefetched copies."""
+    """Return two factories of queues: with serial copies, and with prefetched copies."""
     import pyopencl as cl
     from hyrt_devices.opencl.launch import Launcher
 
     class SerialCopies(Launcher):
-        """Computes on one core; copies over the link while no kernel runs."""
+        """Queue that computes on one core, and copies over the link while no kernel runs."""
 
         def __init__(self) -> None:
             super().__init__(context, core)
@@ -121,7 +121,7 @@ def launchers(context: Any, core: Any, copier: Any, bytes_per_s: float) -> tuple
             return event
 
     class PrefetchedCopies(Launcher):
-        """Copies over the link in a thread; dependents of a copy wait for a user event."""
+        """Queue that copies over the link in a thread; dependent commands wait for a user event."""
 
         def __init__(self) -> None:
             super().__init__(context, copier)
@@ -146,7 +146,7 @@ def launchers(context: Any, core: Any, copier: Any, bytes_per_s: float) -> tuple
             return done
 
         def flush(self) -> None:
-            """No-op: the thread starts copies immediately."""
+            """Return immediately, because the thread starts copies at once."""
 
         def finish(self) -> None:
             ended = threading.Event()
@@ -174,7 +174,7 @@ def launchers(context: Any, core: Any, copier: Any, bytes_per_s: float) -> tuple
 
 
 def open_device(link: float | None, in_flight: int, chunks: int) -> Any:
-    """Return an OpenCL device on one core, with copies made by the other core."""
+    """Return an OpenCL device that computes on one core and copies on the other."""
     import pyopencl as cl
     from hyrt_devices.opencl import OpenclDevice
     from hyrt_devices.opencl.probe import survey
@@ -199,7 +199,7 @@ def open_device(link: float | None, in_flight: int, chunks: int) -> Any:
 
 
 def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
-    """Train with both launchers in alternating epochs, from the same weights."""
+    """Train with both kinds of queues in alternating epochs, from the same weights."""
     from hyrt.runtime.process_setup import prepare_process
 
     prepare_process()
@@ -257,7 +257,7 @@ def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
 
 
 def epoch(way: dict[str, Any], step: int, workers: Any) -> dict[str, Any]:
-    """Run one timed epoch; return its time, loss, accuracy and copy statistics."""
+    """Run one epoch, and return its time, loss, accuracy and copy statistics."""
     device, plan = way["device"], way["plan"]
     batch = way["sampler"].sample(step, way["sampler"].units(step), workers, in_place=plan.in_place)
     way["loader"].load(batch, plan, workers)
@@ -277,7 +277,7 @@ def epoch(way: dict[str, Any], step: int, workers: Any) -> dict[str, Any]:
 
 
 def run_child(run: dict[str, Any]) -> dict[str, Any]:
-    """Run the epochs of both launchers in a separate process."""
+    """Run the epochs with both kinds of queues in a separate process."""
     command = [sys.executable, __file__, *sys.argv[1:], "--child", json.dumps(run)]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:

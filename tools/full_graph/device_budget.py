@@ -1,8 +1,8 @@
-"""Tiled full-graph steps on a device: memory, time and losses compared with the CPU.
+"""Memory, time and losses of full-graph steps in chunks on a device, compared with the CPU.
 
 Each line is a separate process that trains the same model from the same weights. `peak` is the maximum memory
-allocated on the device, including weights, gradients and pooled buffers; `apart` is the maximum relative
-difference of a loss to the CPU run.
+that is allocated on the device, including weights, gradients and pooled buffers. `apart` is the maximum
+relative difference of a loss to that of the CPU run.
 
     python tools/full_graph/device_budget.py FOLDER --budget 64MiB 128MiB 256MiB
     python tools/full_graph/device_budget.py FOLDER --chunks 1 2 4 7 --epochs 20
@@ -121,7 +121,7 @@ def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_child(run: dict[str, Any]) -> dict[str, Any]:
-    """Run once in a separate process, and return its record."""
+    """Run once in a separate process, and return the record of the run."""
     command = [sys.executable, __file__, *sys.argv[1:], "--child", json.dumps(run)]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:

@@ -1,8 +1,8 @@
-"""Losses of tiled full-graph training compared with an untiled CPU step, for several models, P and devices.
+"""Losses of full-graph training in chunks, compared with whole CPU steps, for several models, P and devices.
 
-All runs start with the same weights and use the same dropout masks, so losses differ by rounding only.
-`apart` is the maximum relative difference of a loss to the untiled CPU step; `as_array` is whether a second
-run with the same settings has bit-equal losses. The table is Markdown.
+All runs start with the same weights and use the same dropout masks, so losses differ only by rounding. In the
+Markdown table, `apart` is the maximum relative difference of a loss to that of a CPU step without chunks, and
+`bits` shows whether a second run with the same settings has bit-equal losses.
 
     python tools/full_graph/equal_losses.py cora.npz --models gcn ggcn gat
     python tools/full_graph/equal_losses.py cora.npz --models gcn --chunks 4 --with fullgraph.order=row-column
@@ -40,14 +40,14 @@ def arguments() -> argparse.Namespace:
 
 
 class Curve:
-    """Losses, accuracy and CPU seconds per epoch of a run.
+    """Losses, accuracy and CPU seconds per epoch of one run.
 
     Parameters
     ----------
     graph
         The graph.
     kind, devices, chunks
-        Model, devices and P of the run; P = 0 is the untiled CPU step.
+        Model, devices and P of the run; P = 0 is a CPU step without chunks.
     options
         Options of the command line.
     """
@@ -91,12 +91,12 @@ class Curve:
         return f"{self.losses[-1]:.6f} | {self.accuracy:.4f} | {self.cpu_s:.4f}"
 
     def apart(self, other: Curve) -> float:
-        """Return the maximum relative difference of a loss."""
+        """Return the maximum relative difference between losses of two runs."""
         return max(abs(a - b) / abs(b) for a, b in zip(self.losses, other.losses, strict=True))
 
 
 def main() -> None:
-    """Train, and print the table."""
+    """Train with all combinations, and print the table."""
     options = arguments()
     graph = hyrt.load(options.data)
     print("| model | devices | P | apart | bits | last loss | accuracy | CPU s per epoch |")

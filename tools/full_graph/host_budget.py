@@ -1,7 +1,7 @@
-"""Peak anonymous memory of full-graph training on the CPU with limited host memory, and bit equality.
+"""Peak anonymous memory and bit equality of full-graph training on the CPU with limited host memory.
 
 Each run is a separate process whose anonymous memory is read every 2 ms. Features, topology and labels are
-memory-mapped from files. The first run is unlimited; its losses and weights are the reference for the other
+memory-mapped from files. The first run is not limited; its losses and weights are the reference for the other
 runs.
 
     python tools/full_graph/host_budget.py FOLDER --model gcn --hidden 128 --budget 512MiB 256MiB 64MiB
@@ -74,7 +74,7 @@ def train(options: argparse.Namespace) -> None:
         if isinstance(event, EpochEnded):
             ends.append((time.perf_counter(), time.process_time()))
             if len(ends) == options.epochs + 1:
-                # The evaluation that follows has a separate budget.
+                # Report the end of training, because the evaluation that follows has a separate budget.
                 print("over", file=sys.stderr, flush=True)
 
     print("begins", file=sys.stderr, flush=True)
@@ -92,7 +92,7 @@ def train(options: argparse.Namespace) -> None:
     digest = hashlib.sha256()
     for parameter in result.model.parameters():
         digest.update(parameter.detach().numpy().tobytes())
-    # The first epoch also computes values that later epochs reuse.
+    # Skip the first epoch, which also computes values that later epochs reuse.
     steps = list(pairwise(ends[1:]))
     record = {
         "losses": losses,
@@ -104,7 +104,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def status_mib(process: int) -> dict[str, float]:
-    """Return the resident memory of a process by kind, in MiB; empty if the process has ended."""
+    """Return the resident memory of a process by kind in MiB, or an empty dict if it has ended."""
     try:
         lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -114,7 +114,7 @@ def status_mib(process: int) -> dict[str, float]:
 
 
 def run_child(options: argparse.Namespace, budget: str) -> dict[str, Any]:
-    """Run once in a separate process; return its record with the memory peaks during training."""
+    """Run once in a separate process, and return its record with the memory peaks during training."""
     command = [sys.executable, __file__, *sys.argv[1:], "--child", budget]
     peaks = {"RssAnon": 0.0, "RssFile": 0.0}
     before: dict[str, float] = {}

@@ -3,11 +3,11 @@
 python tools/full_graph/kronecker.py FOLDER [--scale 25] [--edge-factor 16.4] [--features 150] [--threads 2]
 
 The graph has 2^scale vertices and edge-factor times as many sampled edges, with the probabilities of Graph
-500 (0.57, 0.19, 0.19, 0.05) and scrambled vertex numbers, stored in both directions without self-loops and
-duplicates. At scale 25, the default edge factor results in about as many edges as GraphPy's Kron-25 (1.07
-billion, including duplicates). Features are float16 and correlated with the class. All random numbers come
-from a counter-based generator, so the bytes do not depend on the number of threads. Edges are generated again
-for each range of vertices, so no complete edge list ever exists.
+500 (0.57, 0.19, 0.19, 0.05) and scrambled vertex numbers. Edges are stored in both directions, without
+self-loops and duplicates. At scale 25, the default edge factor yields about as many edges as GraphPy's
+Kron-25 (1.07 billion, including duplicates). Features are float16 and correlated with the class. All random
+numbers come from a counter-based generator, so the bytes do not depend on the number of threads. Edges are
+regenerated for each range of vertices, so no complete edge list ever exists.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ CLASSES = 7
 EDGES_OF_A_PIECE = 1 << 22
 ROWS_OF_A_PIECE = 1 << 16
 ENTRIES_AT_ONCE = 600_000_000
-# RNG stream numbers of this tool, distinct from those of hyrt.runtime.rng.
+# RNG stream numbers of this tool, which differ from those of hyrt.runtime.rng.
 EDGES, SCRAMBLE, VERTICES, FEATURES = 101, 102, 103, 104
-# 16 random bits choose a quadrant: 0.57, 0.19, 0.19, 0.05.
+# A quadrant is chosen by 16 random bits: 0.57, 0.19, 0.19, 0.05.
 A, AB, ABC = (round(share * 2**16) for share in (0.57, 0.76, 0.95))
 
 _compile = nb.njit(nogil=True, cache=True, boundscheck=False)
@@ -45,7 +45,7 @@ _compile = nb.njit(nogil=True, cache=True, boundscheck=False)
 
 @_compile
 def scramble_vertex(v, scale, key):
-    """Return a permuted vertex number: the steps are invertible, so no two vertices collide."""
+    """Return a permuted vertex number. All operations are invertible, so no two vertices collide."""
     mask = np.uint64((1 << scale) - 1)
     shift = np.uint64(scale // 2 + 1)
     for _ in range(3):
@@ -77,7 +77,7 @@ def generate_edges(key, scramble, scale, first, sources, targets):
 
 @_compile
 def generate_vertices(key, labels, train, val, test):
-    """Generate the class of each vertex, and its split: 60, 1 and 1 % of the vertices."""
+    """Generate the class and the split of each vertex; splits have 60, 1 and 1 % of the vertices."""
     for v in range(len(labels)):
         bits = vertex_stream(key, np.uint64(v))
         labels[v] = (bits & np.uint64(0xFFFFFF)) % np.uint64(CLASSES)
@@ -101,7 +101,7 @@ def generate_rows(key, first, labels, plain, raised, out):
 
 
 def edges_of(scale: int, count: int, seed: int, threads: int) -> Iterator[tuple[NDArray, NDArray]]:
-    """Iterate over all edges in order, generated ahead by threads."""
+    """Iterate over all edges in order, which threads generate in advance."""
     key, scramble = (stream_key(seed, purpose, 0, 0) for purpose in (EDGES, SCRAMBLE))
 
     def piece(first: int) -> tuple[NDArray, NDArray]:
@@ -114,7 +114,7 @@ def edges_of(scale: int, count: int, seed: int, threads: int) -> Iterator[tuple[
 
 
 def rows_of(labels: NDArray, width: int, seed: int, threads: int) -> Iterator[NDArray]:
-    """Iterate over all feature rows in order, generated ahead by threads."""
+    """Iterate over all feature rows in order, which threads generate in advance."""
     key = stream_key(seed, FEATURES, 0, 0)
     plain = (np.arange(256) / 128 - 1).astype(np.float16)
     plain, raised = (values.view(np.uint16) for values in (plain, (plain + 1).astype(np.float16)))
@@ -129,7 +129,7 @@ def rows_of(labels: NDArray, width: int, seed: int, threads: int) -> Iterator[ND
 
 
 def kronecker(scale: int, edge_factor: float, width: int, seed: int, threads: int, scratch: Path) -> Dataset:
-    """Return the dataset with edges in a file of the scratch folder and lazily generated features."""
+    """Return the dataset, with edges in a file of the scratch folder and lazily generated features."""
     num, name = 1 << scale, f"kronecker-{scale}"
     count = round(edge_factor * num)
     store = ArrayBuilder(np.dtype(np.int32), scratch / "indices.npy")

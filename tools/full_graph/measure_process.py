@@ -2,9 +2,9 @@
 
 python tools/full_graph/measure_process.py COMMAND [ARGUMENT ...]
 
-Pages of memory-mapped files are in the page cache, which the system reclaims under memory pressure; anonymous
-memory is what a command really needs. It is read ten times per second from /proc, over the command and its
-children, so a shorter peak may be missed. Linux only.
+Only anonymous memory is counted, because pages of memory-mapped files are in the page cache, which the system
+reclaims under memory pressure. The tool reads the memory of the command and its children ten times per second
+from /proc, so it may miss a short peak. Linux only.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def family_of(pid: int) -> list[int]:
         for task in Path(f"/proc/{ancestor}/task").glob("*/children"):
             try:
                 pids += map(int, task.read_text(encoding="ascii").split())
-            except OSError:  # The thread has ended.
+            except OSError:  # The thread has already ended.
                 continue
     return pids
 
 
 def kib_of(pid: int, name: str) -> int:
-    """Return a value of a process's status in KiB; 0 if the process has ended."""
+    """Return a value of a process's status in KiB, or 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,10 +1,10 @@
-"""Predicted epoch times of tiled training compared with measured ones, after `hyrt calibrate`.
+"""Predicted epoch times of training in chunks compared with measured times, after `hyrt calibrate`.
 
-Each combination of graph, model, devices and P is predicted like in `hyrt run`, and trained for a few epochs.
-The first epoch is warm-up: it sorts edges and computes the gather of the first layer. Of the other epochs the
-fastest counts, because other load only adds time. The table has the mean and the worst absolute error; the
-exit code is 1 if the mean is above 10 % or the worst above 25 %. On a busy machine, `--cpu-seconds` trains
-with one thread and compares with the minimum of CPU seconds.
+Each combination of graph, model, devices and P is predicted as in `hyrt run`, and trained for a few epochs.
+The first epoch is warm-up: it sorts edges and computes the gather of the first layer. The fastest of the
+other epochs counts, because other load only adds time. The table has the mean and the worst absolute error;
+the exit code is 1 if the mean is above 10 % or the worst above 25 %. On a busy machine, `--cpu-seconds`
+trains with one thread and compares with the minimum of CPU seconds.
 
     python tools/full_graph/predicted_chunks.py synthetic:community data/coauthor_physics.npz --chunks 1 2 4 7
     python tools/full_graph/predicted_chunks.py synthetic:community --devices cpu=1,opencl=1 --models gcn

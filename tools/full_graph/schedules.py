@@ -1,12 +1,12 @@
-"""Tile schedules on published machines, in simulation: NeuGraph's optimisations, enabled one by one.
+"""Simulation of chunk schedules on published machines: NeuGraph's optimisations, enabled one by one.
 
     python tools/full_graph/schedules.py
     python tools/full_graph/schedules.py --platform 2x-epyc7763-4x-u250 --inside 0.5
 
 Nothing is fitted to published results. Graphs have the sizes of NeuGraph's. Two things are assumed: the
 fraction of a vertex's edges within its interval after a locality-preserving order (`--inside`), and a uniform
-distribution of all other edges over the intervals. P is the minimum for which per-edge arrays fit the device,
-and does not change if the gather is fused, as in the paper's Fig. 15. The tables are Markdown.
+distribution of all other edges over the intervals. P is the minimum with which per-edge arrays fit the
+device. It does not change if the gather is fused, as in the paper's Fig. 15. The tables are Markdown.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
 
 
 def first(machine: ChunkMachine, count: int) -> ChunkMachine:
-    """Return the machine with its first devices only."""
+    """Return the machine with only its first `count` devices."""
     return replace(machine, devices=machine.devices[:count], switches=machine.switches[:count])
 
 

@@ -1,13 +1,13 @@
-"""A user-defined gated layer, fused by hyrt, compared with the same layer as PyG's MessagePassing.
+"""Speed of a user-defined gated layer that hyrt fuses, compared with the layer in PyG's MessagePassing.
 
-Two layers as in docs/layers.md, trained on the full graph. Each library runs in a separate single-thread
-process, from the same weights, so that losses are equal. In PyG, linear maps are applied at the vertices, as
-its users would do. Runs alternate, so that other load slows both; the last line is the speed-up of hyrt in
-the median pair, and its range. `cpu_s` is the CPU time of the fastest epoch; `extra` is the peak resident
+Two layers as in docs/layers.md are trained on the full graph. Each library runs in a separate single-thread
+process, from the same weights, so that losses are equal. In PyG, linear maps are applied to vertices, as its
+users would do. Runs alternate, so that other load slows both. The last line has the speed-up of hyrt in the
+median pair of runs, and its range. `cpu_s` is the CPU time of the fastest epoch; `extra` is the peak resident
 memory in addition to imports and data.
 
-With `--fanout` both train on the same mini-batches, which hyrt samples in advance together with their feature
-rows. `cpu_s` is then the time of forward, backward and optimizer, without sampling.
+With `--fanout`, both train on the same mini-batches, which hyrt has sampled in advance together with their
+feature rows. `cpu_s` is then the time of forward, backward and optimizer, without sampling.
 
     python tools/full_graph/user_layer.py /data/tolokers.npz --hidden 64
     python tools/full_graph/user_layer.py /data/tolokers.npz --hidden 64 --fanout 10,10
@@ -78,7 +78,7 @@ def hyrt_model(widths: list[int]) -> Any:
 
 
 def train_hyrt(graph: Any, model: Any, epochs: int) -> dict[str, Any]:
-    """Train; return CPU seconds of each epoch, and losses."""
+    """Train with hyrt, and return the CPU seconds of each epoch and the losses."""
     import hyrt
     from hyrt.telemetry.events import EpochEnded, StepMetrics
 
@@ -114,8 +114,8 @@ def pyg_layers(model: Any) -> list[Any]:
             self.gate_dst, self.gate_src, self.update_rows = layer.gate_dst, layer.gate_src, layer.update
 
         def forward(self, x: Any, edge_index: Any, num_dst: int | None = None, scale: Any = 1) -> Any:
-            """Apply the layer. In a block, destinations are the first sources; sums are scaled for sampled
-            edges.
+            """Apply the layer. In a block, the first sources are the destinations, and sums are scaled
+            because edges are sampled.
             """
             x_dst = x[:num_dst]
             ends = {"x": (x, x_dst), "a": (None, self.gate_dst(x_dst)), "b": (self.gate_src(x), None)}
@@ -154,7 +154,7 @@ def train_pyg(graph: Any, model: Any, epochs: int) -> dict[str, Any]:
 
 
 def sample_batches(graph: Any, options: argparse.Namespace) -> list[tuple[Any, Any, Any]]:
-    """Return the blocks of each step of an epoch, feature rows of their sources, and labels."""
+    """Return, for each step of an epoch, the blocks, the feature rows of their sources, and the labels."""
     import numpy as np
     import torch
 
@@ -174,7 +174,7 @@ def sample_batches(graph: Any, options: argparse.Namespace) -> list[tuple[Any, A
 
 
 def train_on_blocks(graph: Any, model: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Train either library on the same blocks."""
+    """Train a model of either library on prepared blocks."""
     import numpy as np
     import torch
 
@@ -203,7 +203,7 @@ def train_on_blocks(graph: Any, model: Any, options: argparse.Namespace) -> dict
             steps.append((partial(scores, operands, rows), labels))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     seconds, losses = [], []
-    # Use a buffer pool, like the thread team of a run.
+    # Use a buffer pool, as the worker threads of a run do.
     with Workers(1, "train", pool=BufferPool()) as team, use_workers(team):
         for _ in range(options.epochs):
             began = time.process_time()
@@ -220,7 +220,7 @@ def train_on_blocks(graph: Any, model: Any, options: argparse.Namespace) -> dict
 
 
 def run_child(options: argparse.Namespace) -> None:
-    """Run one library and print one JSON line."""
+    """Run one library, and print one JSON line."""
     import torch
 
     torch.set_num_threads(1)
@@ -249,7 +249,7 @@ def main() -> None:
         return
     print(f"{'':6} {'cpu_s':>8} {'extra MiB':>10}  losses")
     took: dict[str, list[float]] = {"hyrt": [], "pyg": []}
-    # The first hyrt run compiles and caches the loops.
+    # The first run of hyrt compiles and caches the loops.
     for number, library in enumerate(("hyrt", *(("hyrt", "pyg") * options.pairs))):
         done = subprocess.run(
             [sys.executable, __file__, *sys.argv[1:], "--child", library],

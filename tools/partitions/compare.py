@@ -1,4 +1,4 @@
-"""Compare partitioning methods by communication volume, balance and cost; prints a Markdown table.
+"""Compare partitioning methods by communication volume, balance and cost in a Markdown table.
 
     python tools/partitions/compare.py --data coauthor_physics.npz --parts 4,16,64,256
     python tools/partitions/compare.py --data grid:1000 --parts 64 --methods metis,volume
@@ -7,14 +7,14 @@
 `--data` is any source that `hyrt partition` accepts, or `grid:N`, a generated road-like graph: N x N
 crossings, with a tenth of the streets missing and a short shortcut per 50 crossings.
 
-`metis` and `metis-volume` are pymetis by cut and by its volume objective, with non-zeros (in-degree + 1) as
-the weight of a vertex; `mtkahypar` partitions the hypergraph whose nets are the columns, by km1 (exactly the
-total volume), within 5 %; it needs a Python interpreter with mtkahypar. Every method runs in a separate
-process. CPU seconds include all its threads. Memory is the peak of the process minus its memory after reading
-the graph and compiling functions; METIS's process counts in full, with its interpreter.
+`metis` and `metis-volume` are pymetis with its cut and its volume objective, and with the number of non-zeros
+(in-degree + 1) as the weight of a vertex. `mtkahypar` partitions the hypergraph whose nets are the columns by
+km1 (exactly the total volume) within 5 %, and needs a Python interpreter with mtkahypar. Every method runs in
+a separate process. CPU seconds include all threads. Memory is the peak of the process minus its memory after
+reading the graph and compiling functions; the process of METIS counts in full, with its interpreter.
 
-In the table, rows are sent by all parts in one full-graph SpMM, the largest number is the maximum that any
-part sends or receives, and imbalance is maximum / mean - 1.
+In the table, rows are those that all parts send in one full-graph SpMM, the largest number is the maximum
+that any part sends or receives, and imbalance is maximum / mean - 1.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from hyrt.graph.source import open_dataset
 from hyrt.graph.topology import Topology
 
 METIS_VOLUME, MTKAHYPAR = "metis-volume", "mtkahypar"
-# Allowed imbalance of Mt-KaHyPar's part weights, as in `volume`.
+# Allowed imbalance of the part weights of Mt-KaHyPar, as in `volume`.
 EPSILON = 0.05
 MIB = 1 << 20
 
@@ -73,7 +73,7 @@ def read_topology(data: str) -> Topology:
 
 
 def road_grid(side: int) -> Topology:
-    """Generate a road-like grid graph: most neighbouring crossings are connected, and a few have a short
+    """Generate a road-like grid graph, in which most neighbouring crossings are connected and a few have a
     shortcut.
     """
     rng = np.random.default_rng(0)
@@ -95,7 +95,7 @@ def road_grid(side: int) -> Topology:
 
 
 def part_by(method: str, topology: Topology, num_parts: int, seed: int) -> NDArray[Any]:
-    """Return the partition of a method, without regard to training vertices."""
+    """Return a method's partition of a graph, without regard to training vertices."""
     if method == METIS_VOLUME:
         return by_metis_volume(topology, num_parts, seed)
     nobody = np.zeros(topology.num_vertices, np.bool_)
@@ -121,7 +121,7 @@ def measure_here(data: str, method: str, num_parts: int, seed: int) -> dict[str,
     peaks = [
         resource.getrusage(who).ru_maxrss << 10 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     ]
-    # METIS runs in a separate process; this process holds little more than the graph.
+    # METIS runs in a separate process, while this process has little more than the graph in memory.
     memory = max(0, peaks[0] - taken, peaks[1])
     return {"cpu_s": seconds, "memory_bytes": memory, **partition_metrics(topology, homes, num_parts)}
 
@@ -178,7 +178,7 @@ def partition_metrics(topology: Topology, homes: NDArray[Any], num_parts: int) -
 
 
 def measure_in_process(arguments: argparse.Namespace, method: str, num_parts: int) -> dict[str, Any] | None:
-    """Measure one method in a separate process; None if it fails."""
+    """Measure one method in a separate process, and return the results, or None if it fails."""
     command = [sys.executable, __file__, "--data", arguments.data, "--parts", str(num_parts)]
     command += ["--seed", str(arguments.seed), "--threads", str(arguments.threads), "--one", method]
     if arguments.mtkahypar:

@@ -1,4 +1,4 @@
-"""Best static assignment, by search with the true model: the reference for policies."""
+"""Search for the best static assignment with the true model, as a reference for policies."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from policy_cases import PolicyCase
 
 
 def best_static(case: PolicyCase, also: Iterable[Assignment] = ()) -> tuple[float, Assignment]:
-    """Return seconds and assignment of the best static assignment, by local search from many starts.
+    """Return the seconds and the best static assignment, found by local search from many starts.
 
     Parameters
     ----------
     case
-        The machine and the workload.
+        Machine and workload.
     also
         Additional starting assignments.
     """
     starts = [_fill_assignment(case, threads) for threads in _thread_choices(case)]
     starts.sort(key=lambda start: _cost(case, start))
     candidates = [*starts[:3], *also]
-    # Assign everything to one trainer, up to its capacity.
+    # Add an assignment of everything to this trainer, up to its capacity.
     for trainer in range(len(case.limits.trainers)):
         candidates.append(replace(starts[0], split=_heap(case, trainer)))
     ranked = sorted(candidates, key=lambda start: _cost(case, start))
     improved = [_climb(case, start) for start in ranked[:4]]
-    # The equations ignore contention between stages; the simulation includes it.
+    # Compare in the simulation, which includes contention between stages, unlike the equations.
     best = min((*improved, *candidates[:3]), key=case.simulated_s)
     seconds = case.simulated_s(best)
     if seconds > 1.02 * case.seconds(best):
@@ -38,7 +38,7 @@ def best_static(case: PolicyCase, also: Iterable[Assignment] = ()) -> tuple[floa
 
 
 def _cost(case: PolicyCase, assignment: Assignment) -> tuple[float, float]:
-    """Return the iteration time, with the sum of stage times as a tie-breaker."""
+    """Return the iteration time, and the sum of the stage times to break ties."""
     times = case.times(assignment)
     iteration = iteration_s(times, case.platform.host)
     parts = [times.sample_s, times.load_s, *times.trainer_transfer_s, *times.trainer_propagate_s]
@@ -64,9 +64,9 @@ def _thread_choices(case: PolicyCase) -> list[Threads]:
 
 
 def _fill_assignment(case: PolicyCase, threads: Threads) -> Assignment:
-    """Return an assignment in which all trainers are busy equally long, up to their memory limits.
+    """Return an assignment in which all trainers take the same time, within their memory limits.
 
-    Each trainer gets the maximum work within a time limit, which is found by bisection.
+    Each trainer gets the maximum work within a time, which bisection finds.
     """
     total, max_units = case.training.batch_size, case.limits.max_units
     count = len(max_units)
@@ -133,7 +133,7 @@ def _climb(case: PolicyCase, start: Assignment) -> Assignment:
 
 
 def _climb_in_simulation(case: PolicyCase, start: Assignment) -> Assignment:
-    """Improve an assignment by simulated runs, with fewer and larger moves."""
+    """Improve an assignment with simulated runs, trying fewer and larger moves."""
     best, seconds, evaluations = start, case.simulated_s(start), 0
     step = max(1, case.training.batch_size // 4)
     while step and evaluations < 400:

@@ -2,8 +2,8 @@
 
     python tools/policies/compare.py --cases 500 --processes 2
 
-For each case: the best static assignment, by search; then each policy from a random start with 5 % noise, and
-the same noise for the best assignment. Prints for each policy:
+For each case, the tool searches the best static assignment, and simulates it and each policy, from a random
+start, with the same 5 % noise. It prints for each policy:
 
 settled     throughput in steps 60 to 159, relative to the best assignment
 at step 30  throughput of the assignment of step 30, relative to the best assignment, without noise
@@ -60,7 +60,7 @@ def outcomes(seed: int, names: Sequence[str]) -> list[PolicyOutcome]:
     runs = {name: _run(case, name, ()) for name in names}
     change = (Perturbation(step=CHANGE, trainer=trainer, factor=0.5),)
     slow_runs = {name: _run(case, name, change) for name in names}
-    # If a policy found a better assignment than the search, use that as the best one.
+    # If a policy has found a better assignment than the search, use it as the best one.
     last = [run.assignments[-1] for run in runs.values()]
     best_s = min(case.simulated_s(assignment) for assignment in (best, *last))
     noisy_s = min(_noisy_s(case, assignment) for assignment in (best, *last))
@@ -119,7 +119,7 @@ def _noisy_s(case: PolicyCase, assignment: Assignment) -> float:
 
 
 def _changed_trainer(case: PolicyCase, best: Assignment) -> int:
-    """Choose a trainer with a considerable part of the best assignment's targets."""
+    """Choose a trainer that has many targets in the best assignment."""
     busy = [index for index, units in enumerate(best.split) if units * 3 * len(best.split) >= sum(best.split)]
     return busy[case.seed % len(busy)]
 

@@ -22,7 +22,7 @@ DELAY = 4
 
 @dataclass(frozen=True)
 class PolicyCase:
-    """A machine, a workload and a starting assignment; `slow` is a trainer and its speed factor."""
+    """Machine, workload and starting assignment. `slow` is a trainer and its speed factor."""
 
     seed: int
     platform: Platform
@@ -33,11 +33,11 @@ class PolicyCase:
 
     @cached_property
     def _model(self) -> StepModel:
-        """Return the equations of the machine, which a search evaluates thousands of times."""
+        """Return the cached equations of the machine, which a search evaluates thousands of times."""
         return StepModel(self.platform, self.training, ExtraTerms())
 
     def times(self, assignment: Assignment) -> StageTimes:
-        """Return the time of each stage without noise."""
+        """Return the stage times without noise."""
         times = self._model.times(assignment)
         if not self.slow:
             return times
@@ -51,11 +51,11 @@ class PolicyCase:
         )
 
     def seconds(self, assignment: Assignment) -> float:
-        """Return the iteration time without noise, from the equations."""
+        """Return the iteration time according to the equations, without noise."""
         return iteration_s(self.times(assignment), self.platform.host)
 
     def simulated_s(self, assignment: Assignment, iterations: int = 40, noise: float = 0.0) -> float:
-        """Return the iteration time of a simulated run with a static assignment; all get equal noise."""
+        """Return the iteration time of a simulated run with a static assignment and always equal noise."""
         changes = [Perturbation(step=0, trainer=self.slow[0], factor=self.slow[1])] if self.slow else []
         run = simulate(
             self.platform,
@@ -72,12 +72,12 @@ class PolicyCase:
 
 
 def random_case(seed: int) -> PolicyCase:
-    """Return the case of a seed."""
+    """Return the case for a seed."""
     rng = np.random.default_rng([20261121, seed])
     host = _host(rng)
     accelerators = _accelerators(rng)
     platform = Platform(name=f"random {seed}", host=host, accelerators=accelerators)
-    # A search evaluates the same numbers of targets repeatedly.
+    # Cache the sizes, because a search evaluates the same numbers of targets repeatedly.
     training = _training(rng).with_cached_sizes()
     trainers = platform.trainers(training.model)
     count = len(trainers)
@@ -93,7 +93,7 @@ def random_case(seed: int) -> PolicyCase:
 
 
 def random_assignment(rng: np.random.Generator, limits: AssignmentLimits, total: int) -> Assignment:
-    """Return a random assignment: any split from even to nearly all on one trainer, and any threads."""
+    """Return a random assignment: a split between even and nearly all on one trainer, and any threads."""
     count = len(limits.trainers)
     parts = rng.dirichlet(np.full(count, rng.choice([0.3, 1.0, 5.0])))
     split = np.floor(parts * total).astype(int)
@@ -157,7 +157,7 @@ def _accelerators(rng: np.random.Generator) -> tuple[Accelerator, ...]:
                 macs_per_s=scale * _log(rng, 2e11, 8e12),
                 values_per_s=scale * _log(rng, 2e9, 1e11),
                 link_gb_s=link_gb_s,
-                # The switch has at least the bandwidth of one device link.
+                # The bandwidth of the switch is at least that of one device link.
                 switch_gb_s=link_gb_s * _log(rng, 1, count)
                 if rng.random() < 0.15 and math.isfinite(link_gb_s)
                 else None,
@@ -181,7 +181,7 @@ def _training(rng: np.random.Generator) -> TrainingWorkload:
     concat = bool(rng.random() < 0.5)
     fanouts = [(25, 10), (10, 5), (15, 10), (5, 3)][int(rng.integers(4))]
     bytes_per_value = int(rng.choice([2, 4, 4]))
-    # From a graph so large that no vertex is sampled twice, to one that is soon sampled completely.
+    # The graph may be so large that no vertex is sampled twice, or soon be sampled completely.
     vertices = math.inf if rng.random() < 0.4 else _log(rng, 2e4, 3e6)
 
     def distinct(drawn: float) -> float:
@@ -210,7 +210,7 @@ def _training(rng: np.random.Generator) -> TrainingWorkload:
 
 
 def _max_units(rng: np.random.Generator, count: int, total: int) -> tuple[int, ...]:
-    """Return unit limits: none in half of the cases, otherwise some trainers hold less than all units."""
+    """Return unit limits: none in half of the cases, otherwise not all trainers can hold all units."""
     if rng.random() < 0.5:
         return (total,) * count
     limits = [total if rng.random() < 0.5 else int(total * rng.uniform(0.05, 1.0)) for _ in range(count)]

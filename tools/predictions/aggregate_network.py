@@ -1,9 +1,9 @@
-"""Cycle simulation of the aggregate kernel's network.
+"""Cycle-accurate simulation of the network in the aggregation kernel.
 
-The kernel of `hyrt_hls` has this structure (its gather units keep the head of each queue in a register, which
-lengthens a queue by one, and the duplicator's words pass a queue of two on the way to a scatter unit);
-`hls/hyrt_hls/rtl/aggregate_network.sv` is the same in SystemVerilog, and a test checks that both are equal in
-every cycle. n is `FpgaDesign.pes`, D its `fifo_depth`, A its `adder_latency`.
+The kernel of `hyrt_hls` has this structure, except that its gather units store the head of each queue in a
+register, which lengthens a queue by one, and the duplicator's words pass a queue of two on the way to a
+scatter unit. `hls/hyrt_hls/rtl/aggregate_network.sv` is the same network in SystemVerilog, and a test checks
+that both are equal in every cycle. n is `FpgaDesign.pes`, D its `fifo_depth`, and A its `adder_latency`.
 
 Units
     duplicator      holds one group: up to n successive edges of one source, and one chunk (16 lanes) of its
@@ -13,7 +13,7 @@ Units
     queue (s, g)    n x n queues, each with a capacity of D messages.
     gather unit g   owns the rows with to % n == g. One message per cycle; a round-robin pointer.
 
-A cycle: everything is decided on the state at its beginning, then everything moves at its end.
+In a cycle, all decisions depend on the state at its beginning, and all messages move at its end:
     1. Gather unit g looks at its queues in the order s = pointer, pointer + 1, ... (mod n) and takes the head
        of the first that is not empty and whose address (to, chunk) was not taken in the last A - 1 cycles
        (the sum is still in the adder: read after write). The pointer moves behind that queue. If there is
@@ -24,10 +24,10 @@ A cycle: everything is decided on the state at its beginning, then everything mo
        The units take independently; when all messages of the group have been taken, the next group and chunk
        follows in the next cycle.
 
-Cycle 0 is the first in which the duplicator holds a group. A message taken by a gather unit in cycle t is in
-its bank A cycles later; the last one ends the run: cycles = t + A. The multipliers of the scatter units and
-the memory latency add a constant that is not included. Edges are assumed to arrive fast enough: their time is
-counted with the memory (`trainer_cycles`).
+Cycle 0 is the first in which the duplicator holds a group. A message that a gather unit takes in cycle t is
+in its bank A cycles later, and the last one ends the run: cycles = t + A. The multipliers of the scatter
+units and the memory latency add a constant that is not included. Edges are assumed to arrive fast enough; the
+time of reading edges is counted with the memory (`task_cycles`).
 """
 
 from __future__ import annotations
@@ -55,24 +55,22 @@ def network_cycles(
     Parameters
     ----------
     to
-        [E] integers, row of the result that each edge is added to, in the order of the kernel's edge list.
+        Result row to which each edge is added, in the order of the kernel's edge list: [E] integers.
     chunks
-        Words per row.
+        Number of words per row.
     design
-        The design; uses pes, fifo_depth and adder_latency.
+        Design, of which `pes`, `fifo_depth` and `adder_latency` are used.
     sources
-        [E] integers, source row of each edge: a new group begins where it changes. Without it, all groups
+        Source row of each edge, [E] integers: a new group begins when it changes. Without it, all groups
         except the last are full.
 
-    Returns
-    -------
-    Cycles; 0 without edges.
+    Returns ------- Number of cycles, which is 0 if there are no edges.
 
     Raises
     ------
     ValueError
-        If `to` is not one-dimensional, has negative rows, or differs in length from `sources`; or if
-        `split_into_chunks` is below 1.
+        If `to` is not one-dimensional, has negative rows, or differs in length from `sources`; or if `chunks`
+        is below 1.
     """
     if chunks < 1:
         raise ValueError(f"aggregate network: chunks must be at least 1, got {chunks}")
@@ -83,20 +81,20 @@ def network_cycles(
 
 
 def edge_list(sources: NDArray[Any], to: NDArray[Any]) -> EdgeList:
-    """Return the edges in the kernel's order: sorted by source, then by destination row."""
+    """Return the edges in the kernel's order, which is sorted by source and then by destination row."""
     order = np.lexsort((to, sources))
     return EdgeList(sources=np.asarray(sources)[order], destinations=np.asarray(to)[order])
 
 
 @njit(cache=True, nogil=True)
 def simulate_network(groups: Integers, chunks: int, depth: int, latency: int) -> int:
-    """Simulate until every queue is empty, for groups from `edge_groups` (at least one)."""
+    """Simulate at least one group of `edge_groups` until every queue is empty, and return the cycles."""
     num_groups, pes = groups.shape
     queues = np.empty((pes, pes, depth), np.int64)
     heads = np.zeros((pes, pes), np.int64)
     counts = np.zeros((pes, pes), np.int64)
     pointer = np.zeros(pes, np.int64)
-    # Addresses taken in the last latency - 1 cycles, by cycle modulo that number.
+    # Addresses that were taken in the last latency - 1 cycles, by cycle modulo this number.
     recent = np.full((pes, max(latency - 1, 1)), -1, np.int64)
     taken = np.empty(pes, np.int64)
     register = np.full(pes, -1, np.int64)

@@ -1,4 +1,4 @@
-"""Degree distribution and degree mixing of a graph, for the expected sizes of mini-batches."""
+"""Degree distribution and degree mixing of a graph, from which expected mini-batch sizes follow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hyrt.graph.graph import Graph
 Array = NDArray[Any]
 
 _PIECE_EDGES = 1 << 22
-# Number of edge groups by degree, by the sampling probability of neighbours, and by the number of possible
+# Numbers of edge groups: by degree, by the probability that neighbours sample, and by the number of possible
 # targets among neighbours.
 _LEVELS = 12
 _PICK_LEVELS = 5
@@ -34,17 +34,15 @@ def degree_distribution(
     Parameters
     ----------
     graph
-        Topology; may be memory-mapped.
+        Graph, whose topology may be memory-mapped.
     targets
-        [n] possible targets; None for the split `train`, or for all vertices if it is empty.
+        Possible targets, [n]; by default the split `train`, or all vertices if it is empty.
     structure
-        Count also which degrees are neighbours (three passes over the edges instead of one) and, in symmetric
-        graphs, how much the neighbourhoods of neighbours overlap (for a few thousand random vertices with a
-        fixed seed).
+        Whether to count also which degrees are neighbours (three passes over the edges instead of one) and,
+        in symmetric graphs, how much the neighbourhoods of neighbours overlap (for a few thousand random
+        vertices with a fixed seed).
 
-    Returns
-    -------
-    The distribution; its `source` is `pluralize`.
+    Returns ------- The distribution, whose `source` is `counted`.
     """
     if targets is None and "train" in graph.masks:
         targets = graph.split("train")
@@ -70,7 +68,7 @@ def degree_distribution(
 
 
 def _out_degrees(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return [V] outgoing edges without self-loops, and self-loops of each vertex."""
+    """Return the numbers of out-edges without self-loops and of self-loops of each vertex: [V] each."""
     every = np.arange(graph.num_vertices)
     outs = np.zeros(graph.num_vertices, np.int64)
     loops = np.zeros(graph.num_vertices, np.int64)
@@ -83,7 +81,7 @@ def _out_degrees(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _reciprocity(graph: Graph) -> float:
-    """Return the fraction of edges whose reverse is also an edge, from a sample spread over the graph."""
+    """Return the fraction of edges whose reverse is also an edge, based on a sample from the whole graph."""
     if graph.num_edges == 0:
         return 1.0
     both = other = 0
@@ -105,7 +103,7 @@ def _pieces(graph: Graph) -> list[slice]:
 
 
 def _destinations(graph: Graph, piece: slice, values: Array) -> Array:
-    """Return `values` ([V]) of the destinations of a piece's edges."""
+    """Return the elements of `values` [V] at the destinations of a piece's edges."""
     first = int(np.searchsorted(graph.topology.indptr, piece.start, side="right")) - 1
     last = int(np.searchsorted(graph.topology.indptr, piece.stop, side="left"))
     ends = np.clip(graph.topology.indptr[first : last + 1], piece.start, piece.stop)
@@ -113,10 +111,10 @@ def _destinations(graph: Graph, piece: slice, values: Array) -> Array:
 
 
 def _kinds(graph: Graph, ins: Array, outs: Array, targets: Array | None) -> NDArray[np.int64]:
-    """Return [V] class numbers that distinguish vertices of equal degree by how they are reached.
+    """Return class numbers [V] that distinguish vertices of equal degree by how these are reached.
 
-    The classes are levels of the probability that a vertex's neighbours sample it with a fan-out of
-    `_USUAL_FANOUT` (some vertices only have low-degree neighbours, which sample most of their edges), and the
+    A class is a level of the probability that the neighbours of a vertex sample it with a fan-out of
+    `_USUAL_FANOUT` (some vertices have only low-degree neighbours, which sample most of their edges), and the
     number of neighbours that may be targets, up to `_MAX_TARGETS`.
     """
     shares = np.minimum(_USUAL_FANOUT / np.maximum(ins, 1), 1.0)
@@ -131,7 +129,7 @@ def _kinds(graph: Graph, ins: Array, outs: Array, targets: Array | None) -> NDAr
 
 
 def _over_out_edges(graph: Graph, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return [V] sums of `values` ([V]) over the destinations of each vertex's outgoing edges."""
+    """Return the sum of `values` [V] over the destinations of each vertex's out-edges: [V]."""
     sums = np.zeros(graph.num_vertices)
     for piece in _pieces(graph):
         sums += np.bincount(
@@ -141,11 +139,11 @@ def _over_out_edges(graph: Graph, values: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def _mixing(graph: Graph, classes: DegreeClasses, kinds: Array, targets: Array | None) -> DegreeMixing:
-    """Return the edges between groups with about equal numbers of edges."""
+    """Return the distribution of edges between groups, which have about equal numbers of edges."""
     groups = _groups(classes, kinds)
     size = int(groups.max()) + 1
     of_vertex = groups[classes.class_of_vertex]
-    # Targets are in the upper half of the groups, others in the lower half.
+    # Put targets in the upper half of the groups, and other vertices in the lower half.
     marked = of_vertex.copy()
     if targets is not None:
         marked[targets] += size
@@ -157,14 +155,14 @@ def _mixing(graph: Graph, classes: DegreeClasses, kinds: Array, targets: Array |
         table += np.bincount(pairs[sources != _destinations(graph, piece, every)], minlength=len(table))
     others, theirs = np.split(table.reshape(size, 2 * size).astype(np.float64), 2, axis=1)
     totals = (others + theirs).sum(1, keepdims=True)
-    # The row of a group without outgoing edges is unused, but must be a distribution.
+    # The row of a group without out-edges is not used, but must be a distribution.
     shares = np.where(totals > 0, (others + theirs) / np.maximum(totals, 1), 1.0 / size)
     part = None if targets is None else theirs / np.maximum(totals, 1)
     return DegreeMixing(groups=groups, shares=shares, target_shares=part)
 
 
 def _groups(classes: DegreeClasses, kinds: Array) -> NDArray[np.int64]:
-    """Return the [C] group of each class, by kind and by quantiles of edges over in- and out-degrees."""
+    """Return the group of each class [C], by kind and by quantiles of edges over in- and out-degrees."""
     counts = classes.sums()
     ins, outs = classes.sums(classes.in_degrees) / counts, classes.sums(classes.out_degrees) / counts
     kind = (classes.sums(kinds) / counts).round().astype(np.int64)
@@ -178,7 +176,7 @@ def _groups(classes: DegreeClasses, kinds: Array) -> NDArray[np.int64]:
 
 
 def _quantiles(values: NDArray[np.float64], weights: NDArray[np.float64], parts: int) -> NDArray[np.int64]:
-    """Return numbers 0..parts-1 by rank with about equal weight each; equal values share a number."""
+    """Return numbers 0..parts-1 by rank, each with about equal weight. Equal values have equal numbers."""
     levels, of_value = np.unique(values.round(6), return_inverse=True)
     inside = np.bincount(of_value.reshape(-1), weights, len(levels))
     middle = np.cumsum(inside) - inside / 2

@@ -1,4 +1,4 @@
-"""Overlap of neighbours' neighbourhoods, estimated from a few thousand paths of two edges."""
+"""Overlap of the neighbourhoods of neighbours, estimated from a few thousand two-edge paths."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ _PATHS = 3072
 
 
 def neighbor_overlap(graph: Graph, targets: Array | None) -> NeighborOverlap:
-    """Sample paths of two edges, and count other connections between their ends.
+    """Sample two-edge paths, and count other connections between their ends.
 
     Parameters
     ----------
     graph
-        A symmetric graph with at least one edge and sorted rows. May be memory-mapped.
+        Symmetric graph with at least one edge and sorted rows, which may be memory-mapped.
     targets
-        [n] possible targets; None for all vertices.
+        Possible targets, [n]; None means all vertices.
 
-    Returns
-    -------
-    The overlap; deterministic, because the random seed is fixed.
+    Returns ------- The overlap, which is deterministic because the random seed is fixed.
     """
     rng = np.random.default_rng(0)
     eligible = np.ones(graph.num_vertices, np.bool_)
@@ -45,7 +43,7 @@ def neighbor_overlap(graph: Graph, targets: Array | None) -> NeighborOverlap:
 def _sample(
     graph: Graph, firsts: Array, eligible: NDArray[np.bool_] | None, rng: np.random.Generator
 ) -> OverlapSample:
-    """Sample a path that ends in each of `firsts`, if there is one, and the connections of its ends."""
+    """Sample a path to each of `firsts`, if there is one, and count the connections of its ends."""
     paths = []
     for z, x, y in zip(firsts.tolist(), rng.random(len(firsts)), rng.random(len(firsts)), strict=True):
         around = _around(graph, z)
@@ -54,12 +52,12 @@ def _sample(
         w = int(around[int(x * len(around))])
         onward = _around(graph, w)
         onward = onward[onward != z]
-        # A dead end is its own end: it contributes nothing and has no weight.
+        # Let a dead end be its own end: it then contributes nothing and has no weight.
         paths.append((z, w, int(onward[int(y * len(onward))]) if len(onward) else w))
     starts, middles, ends = np.array(paths, np.int64).reshape(-1, 3).T
     degrees = np.diff(graph.topology.indptr)
     pairs = [_common_neighbors(graph, *path) for path in paths]
-    # Baseline: pair each path with the end of the path half the list away.
+    # As a baseline, pair each path with the end of the path that is half a list away.
     chance = [
         _common_neighbors(graph, a, -1, b)
         for a, b in zip(starts.tolist(), np.roll(ends, len(ends) // 2).tolist(), strict=True)
@@ -72,7 +70,7 @@ def _sample(
         direct=np.array([direct for *_, direct in pairs], np.bool_),
         chance_others=np.array([count for count, *_ in chance], np.float64),
         chance_degrees=np.array([degree for _, degree, _ in chance], np.float64),
-        # The direct reach of targets is known for every vertex.
+        # Whether targets are reached directly is known for every vertex.
         chance_direct=np.array([direct and eligible is None for *_, direct in chance], np.bool_),
         eligible=np.array(
             [
@@ -85,15 +83,15 @@ def _sample(
 
 
 def _around(graph: Graph, vertex: int) -> Array:
-    """Return the neighbours of a vertex except itself."""
+    """Return the neighbours of a vertex without the vertex itself."""
     row = graph.topology.indices[graph.topology.indptr[vertex] : graph.topology.indptr[vertex + 1]]
     others: Array = row[row != vertex]
     return others
 
 
 def _common_neighbors(graph: Graph, z: int, without: int, u: int) -> tuple[int, float, bool]:
-    """Return common neighbours of z and u without `drop`: their number, harmonic mean degree, and
-    adjacency.
+    """Return the number and harmonic mean degree of z and u's common neighbours except `without`, and whether
+    z and u are neighbours.
     """
     around, around_u = _around(graph, z), _around(graph, u)
     shorter, longer = (around, around_u) if len(around) < len(around_u) else (around_u, around)
@@ -108,7 +106,7 @@ def _common_neighbors(graph: Graph, z: int, without: int, u: int) -> tuple[int, 
 
 
 def _among(row: Array, vertices: Array) -> NDArray[np.bool_]:
-    """Return which of the vertices are in a sorted row."""
+    """Return whether each vertex is in a sorted row."""
     if len(row) == 0:
         return np.zeros(len(vertices), np.bool_)
     is_member: NDArray[np.bool_] = row[np.minimum(np.searchsorted(row, vertices), len(row) - 1)] == vertices

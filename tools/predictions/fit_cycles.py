@@ -1,16 +1,16 @@
-"""Fit the closed form of the aggregate network's cycles to its cycle simulation, and print its errors.
+"""Fit the closed form of the aggregation network's cycles to a cycle simulation, and print its errors.
 
     python tools/predictions/fit_cycles.py --fit    # constants, from cases 0 .. 399
     python tools/predictions/fit_cycles.py          # errors of the module's constants, for held-out cases
     40000 .. 40399
     python tools/predictions/fit_cycles.py --graph synthetic:products-s,vertices=100k --fanout 25,10
 
-Cases are random over the range that the module states: n of 4, 8, 16; D 4 to 128; A 1 to 8; 1 to 64 chunks;
-up to 40,000 edges; sources with 1 to 32 edges on average (equal, geometric, or every second source with one
-edge); destinations uniform or Zipf (exponent 0.5, 1, 1.5) over 512 to 16,384 rows, distinct per source; and
-none, half or nine tenths of the edges to the next row in order. With --graph, the blocks of sampled
-mini-batches are simulated instead: `arrays` is the closed form for their statistics, `counts` for their sizes
-only. Errors are in per cent.
+Cases are random within the range that `hyrt_perfmodel.fpga_cycles` states: n of 4, 8, 16; D of 4 to 128; A of
+1 to 8; 1 to 64 chunks; up to 40,000 edges; sources with 1 to 32 edges on average (equal, geometric, or one
+edge for every second source); destinations uniform or Zipf (exponent 0.5, 1, 1.5) over 512 to 16,384 rows,
+distinct per source; and none, half or nine tenths of the edges to the next row in order. With --graph, the
+blocks of sampled mini-batches are simulated instead: `arrays` is the closed form for their statistics,
+`counts` for their sizes only. Errors are in per cent.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HELD_OUT = 40_000
-# The exponent emphasizes large errors, because the bound is on the largest error.
+# Exponent of the error norm, which emphasizes large errors because the bound is on the largest error.
 _NORM = 8
 
 
 @dataclass(frozen=True)
 class CycleCase:
-    """Edges, a design, and the parameters that they were generated with."""
+    """Edges and design of a case, and the parameters from which these were generated."""
 
     sources: NDArray[np.int64]
     to: NDArray[np.int64]
@@ -51,7 +51,7 @@ class CycleCase:
 
 @dataclass(frozen=True)
 class MeasuredCycles:
-    """A case with its simulated cycles."""
+    """Case with its simulated cycles."""
 
     case: CycleCase
     load: NetworkLoad
@@ -63,7 +63,7 @@ class MeasuredCycles:
 
 
 def random_case(seed: int) -> CycleCase:
-    """Return a random case of the stated range."""
+    """Return a random case within the stated range."""
     random = np.random.default_rng(seed)
     design = FpgaDesign(
         pes=int(random.choice([4, 8, 16])),
@@ -107,7 +107,7 @@ def errors(measured: Sequence[MeasuredCycles]) -> NDArray[np.float64]:
 
 
 def fit(measured: Sequence[MeasuredCycles]) -> tuple[float, ...]:
-    """Fit the three constants with two grids, the second around the best point of the first."""
+    """Fit the three constants on two grids, the second around the best point of the first."""
 
     def use(constants: tuple[float, ...]) -> None:
         fpga_network.RUN_AHEAD, fpga_network.SPREAD, fpga_network.MEETING = constants
@@ -154,7 +154,7 @@ def table(measured: Sequence[MeasuredCycles]) -> Iterator[str]:
 def blocks_table(
     spec: str, fanouts: Sequence[int], batch: int, designs: Sequence[FpgaDesign]
 ) -> Iterator[str]:
-    """Yield a table per block of a sampled mini-batch, forward and backward, with and without self rows."""
+    """Yield a table per block of a sampled mini-batch, in both directions, with and without self rows."""
     from hyrt.graph import open_graph
 
     graph = open_graph(spec)

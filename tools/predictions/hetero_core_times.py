@@ -1,9 +1,9 @@
 """Errors of predicted sizes and times of heterogeneous mini-batches, in CPU time of one core.
 
-Sizes: expectations for `synthetic:hetero` from its degree distribution, compared with means of sampled
-mini-batches. Times: rates of a model kind are fitted to the mini-batches that `hyrt calibrate --model`
-measures, and predict the propagate stage of others, also of another graph. CPU time of the thread is
-measured, so that other load affects only caches and memory.
+Expected sizes for `synthetic:hetero`, which follow from its degree distribution, are compared with means of
+sampled mini-batches. Rates of a model kind are fitted to the mini-batches that `hyrt calibrate --model`
+measures, and predict the time of the propagate stage for others, also on another graph. CPU time of the
+thread is measured, so that other load affects only caches and memory.
 
     python tools/predictions/hetero_core_times.py --kinds rgcn,hgt
 """
@@ -29,11 +29,11 @@ HELD_OUT = (
     (64, 128, 128, (10, 5), OTHER),
     (64, 256, 1024, (5, 5), OTHER),
 )
-"""Features, hidden width, targets, fan-outs, and the graph if it differs from the calibration's."""
+"""(features, hidden width, targets, fan-outs, graph if it differs from that of the calibration)."""
 
 
 def sizes(fanouts: list[int], targets: int) -> None:
-    """Print the relative differences of expected mini-batch sizes to sampled ones."""
+    """Print the relative differences between expected and sampled mini-batch sizes."""
     from hyrt.config import build_config
     from hyrt.graph.source import open_graph
     from hyrt.predict.hetero_workload import (
@@ -70,7 +70,7 @@ def sizes(fanouts: list[int], targets: int) -> None:
 
 
 def times(kind: str) -> list[float]:
-    """Print predictions for mini-batches that were not used in the fit; return the errors."""
+    """Print predictions for mini-batches that were not used in the fit, and return the errors."""
     from hyrt_perfmodel.platform import Host, Platform
     from hyrt_perfmodel.policy import Threads
     from hyrt_perfmodel.prediction.stage_times import StepModel
@@ -127,7 +127,7 @@ def times(kind: str) -> list[float]:
 
 
 def main() -> None:
-    """Print both, and the mean error of the times."""
+    """Print the comparisons of sizes and times, and the mean error of the times."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -3,10 +3,10 @@
     python tools/predictions/hopgnn_cluster.py
     python tools/predictions/hopgnn_cluster.py --batch 4096 --network 25gbit
 
-Nothing is fitted to the published times. Mini-batch sizes are estimated from the graphs' sizes with
-log-normal degrees; the fraction of local rows per seed is the paper's value if published. Assumptions are
-printed with the tables, which are Markdown. The stages of a step are serial, as in the systems that the paper
-compares; `pipelined` uses this project's pipeline.
+Nothing is fitted to the published times. Mini-batch sizes are estimated from the sizes of the graphs with
+log-normal degrees. The fraction of local rows per seed is the paper's value if it is published. Assumptions
+are printed with the Markdown tables. The stages of a step are serial, as in the systems that the paper
+compares; `pipelined` uses hyrt's pipeline.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DGL, P3, NAIVE, HOPGNN, HOME = "model-centric", "p3", "naive-migration", "hopgnn
 
 @dataclass(frozen=True, slots=True)
 class PaperGraph:
-    """A graph of Table 2, and the fraction of a seed's rows that are in its part, with four parts."""
+    """Graph of Table 2, and the fraction of a seed's rows that are in its part if there are four parts."""
 
     vertices: int
     edges: int
@@ -42,8 +42,8 @@ class PaperGraph:
     locality: float
 
 
-# Arxiv and products: Table 1, two layers. UK and IN: derived from the mean miss rate of 23.3 % over four
-# graphs (section 7.3), equal for both. Edges are stored in both directions.
+# Sources: for arxiv and products, Table 1 with two layers; for UK and IN, the mean miss rate of 23.3 % over
+# four graphs (section 7.3), assumed equal for both. Edges are stored in both directions.
 GRAPHS = {
     "arxiv": PaperGraph(169_343, 2 * 1_166_243, 128, 0.66),
     "products": PaperGraph(2_449_029, 2 * 61_859_140, 100, 0.92),
@@ -53,7 +53,7 @@ GRAPHS = {
 
 
 def training(graph: PaperGraph, model: str, hidden: int, batch: int, ranks: int) -> TrainingWorkload:
-    """Return the workload of an epoch over a tenth of the vertices; only ratios of epoch times are shown."""
+    """Return the workload of an epoch over a tenth of the vertices, because only ratios are shown."""
     targets = graph.vertices // 10
     degrees = DegreeDistribution.assumed(graph.vertices, graph.edges, num_targets=targets, reciprocity=1.0)
     counts = [batch * ranks / 2**power for power in range(9)]
@@ -76,7 +76,7 @@ def epochs_s(
     terms: ExtraTerms,
     ranks: int = RANKS,
 ) -> dict[str, float]:
-    """Return the seconds per epoch by strategy; `hopgnn` with the fastest number of time steps."""
+    """Return the seconds per epoch by strategy, for `hopgnn` with the fastest number of time steps."""
     work = training(graph, model, hidden, batch, ranks).with_cached_sizes()
     platform, link = load_platform("a100"), find_network(network)
 
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def published(
     epochs: dict[tuple[str, str, int], dict[str, float]], options: argparse.Namespace
 ) -> list[list[str]]:
-    """Return the values in the paper's text, and ours."""
+    """Return the values in the text of the paper, and hyrt's predictions."""
 
     def span(slow: str, fast: str) -> str:
         ratios = [ratio(times, slow, fast) for times in epochs.values()]

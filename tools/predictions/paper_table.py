@@ -1,8 +1,8 @@
 """Predicted and published epoch times of HyScale-GNN's machines, and their scaling (Table VI and Fig. 9).
 
-Uses the paper's form of the model: only its terms, 1,024 targets per trainer, a fixed split. Nothing is
-fitted to the published times; assumptions about unpublished values are printed with the tables, which are
-Markdown.
+The predictions use the paper's form of the performance model: only its terms, 1,024 targets per trainer, and
+a fixed split. Nothing is fitted to the published times. Assumptions about unpublished values are printed with
+the Markdown tables.
 
     python tools/predictions/paper_table.py
     python tools/predictions/paper_table.py --sigma 1.6 --host-memory 308
@@ -26,7 +26,7 @@ from hyrt_perfmodel.workload import TrainingWorkload, proportional_workload
 
 BATCH, FANOUTS, HIDDEN = 1024, (25, 10), 256
 FPGA, GPU = "2x-epyc7763-4x-u250", "2x-epyc7763-4x-a5000"
-# Table VI, in seconds, for the CPU-FPGA machine.
+# Epoch times of the CPU-FPGA machine in Table VI, in seconds.
 PUBLISHED_S = {
     ("gcn", "ogbn-products"): 0.27,
     ("gcn", "ogbn-papers100M"): 0.58,
@@ -89,7 +89,7 @@ def machine(name: str, host_memory: float | None) -> Platform:
 
 
 def saturates_at(scaling: Sequence[Prediction]) -> str:
-    """Return the number of accelerators beyond which more add less than 2 %, and the bottleneck."""
+    """Return the number of accelerators above which another one gains less than 2 %, and the bottleneck."""
     speeds = [prediction.throughput_mteps for prediction in scaling]
     for i in range(len(speeds) - 1):
         if max(speeds[i + 1 :]) < speeds[i] * 1.02:
@@ -119,7 +119,7 @@ def epochs(works: dict[tuple[str, str], TrainingWorkload], machines: Sequence[Pl
 
 
 def with_cycles(works: dict[tuple[str, str], TrainingWorkload], platform: Platform) -> Iterator[str]:
-    """Yield the table with the paper's terms, but FPGA times from the kernels' cycle model."""
+    """Yield the table with the paper's terms, but with FPGA times of the cycle model."""
     yield (
         "| model | dataset | targets per task | tasks | propagate ms, rates | propagate ms, cycles | epoch s "
         "| published s | ratio |"
@@ -128,7 +128,7 @@ def with_cycles(works: dict[tuple[str, str], TrainingWorkload], platform: Platfo
     for (model, dataset), work in works.items():
         rates = predict(platform, work, paper=True)
         full_batch = replace(work, batch_size=sum(rates.assignment.split))
-        # A task is a part of one trainer's mini-batch.
+        # Divide the mini-batch of a trainer into tasks.
         cut = with_task_targets(platform, work)
         prediction = predict(
             cut, full_batch, assignment=rates.assignment, terms=replace(PAPER_TERMS, cycles=True)

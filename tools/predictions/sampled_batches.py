@@ -1,4 +1,4 @@
-"""Sampled mini-batches for counting."""
+"""Sampled mini-batches whose sizes are counted."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 def whole_batches(graph: Graph, fanouts: Sequence[int], batch: int) -> Iterator[MiniBatch]:
-    """Iterate endlessly over mini-batches of the training split; each is valid until the next.
+    """Iterate endlessly over mini-batches of the training split. Each is valid until the next one.
 
     An incomplete last mini-batch of an epoch is skipped.
 
     Parameters
     ----------
     graph
-        The graph to sample.
+        Graph from which mini-batches are sampled.
     fanouts
-        Neighbours per vertex and layer, the targets' layer first.
+        Number of neighbours per vertex in each layer, starting with the targets' layer.
     batch
-        Targets per mini-batch; the whole split if it is smaller.
+        Number of targets per mini-batch, or the whole split if it is smaller.
     """
     from hyrt.runtime.workers import Workers
     from hyrt.sampling.neighbor_sampler import NeighborSampler

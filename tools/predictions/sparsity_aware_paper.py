@@ -3,10 +3,10 @@
     python tools/predictions/sparsity_aware_paper.py
     python tools/predictions/sparsity_aware_paper.py --latency-us 20
 
-The aim is the shape of its Fig. 3 (1D) and 7 (1.5D); nothing is fitted to its times. Communication volumes
-are computed from sizes: exactly for complete blocks, by expectation for random parts, and for the Amazon
-graph from the published means and maxima of METIS's parts (Table 2), extended by a power law beyond 16 to 256
-parts. The tables are Markdown, preceded by the assumptions about the machines.
+The predictions should have the shape of the paper's Fig. 3 (1D) and 7 (1.5D); nothing is fitted to its times.
+Communication volumes are computed from sizes: exactly for complete blocks, as expectations for random parts,
+and for the Amazon graph from the published means and maxima of METIS's parts (Table 2), which a power law
+extends beyond 16 to 256 parts. Assumptions about the machines are printed before the Markdown tables.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from hyrt_perfmodel.platform_file import load_platform
 HIDDEN, PRODUCTS, FLOAT = 16, 6, 4
 RANKS = (4, 8, 16, 32, 64, 128, 256)
 MAX_RANKS = 4096
-# Megabytes that a process sends in one SpMM for Amazon's METIS parts, by number of parts: mean, maximum. The
-# text does not state the width; rows of 16 values are assumed.
+# Mean and maximum megabytes that a process sends in one SpMM with Amazon's METIS parts, by number of parts.
+# The paper does not state the width; rows of 16 values are assumed.
 TABLE_2 = {
     16: (199.6, 333.5),
     32: (132.9, 241.6),
@@ -32,13 +32,13 @@ TABLE_2 = {
     128: (52.5, 117.3),
     256: (32.6, 86.4),
 }
-# "Only a few thousand" of Protein's edges are cut.
+# The paper says that "only a few thousand" edges of Protein are cut.
 PROTEIN_CUT = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class SizesOfGraph:
-    """A graph of Table 3."""
+    """Sizes of a graph in Table 3."""
 
     vertices: int
     edges: int
@@ -54,11 +54,11 @@ GRAPHS = {
 
 
 def work(graph: SizesOfGraph) -> FullGraphWork:
-    """Return the epoch of a three-layer GCN on one A100; all exchanges have 16 columns in both directions."""
+    """Return the epoch of a three-layer GCN on an A100, with 16 columns in all exchanges."""
     device = load_platform("a100").accelerators[0]
     bytes_per_s = device.memory_gb_s * 1e9
     weights = graph.features * HIDDEN + HIDDEN * HIDDEN + HIDDEN * graph.labels
-    # Three products: forward, weight gradient and input gradient.
+    # Count three products: forward, weight gradient and input gradient.
     macs = 3 * graph.vertices * weights
     # Each edge reads a row and two values of the matrix.
     edge_bytes = PRODUCTS * graph.edges * (HIDDEN + 2) * FLOAT
@@ -78,16 +78,16 @@ def work(graph: SizesOfGraph) -> FullGraphWork:
 
 
 def volumes(graph: SizesOfGraph, blocks: int, average: float, maximum: float | None = None) -> BlockVolumes:
-    """Return equal blocks with given communication volumes, uniform over destinations.
+    """Return equal blocks with given communication volumes, which are uniform over destinations.
 
     Parameters
     ----------
     graph
-        The graph; its edges are spread evenly over blocks.
+        Graph, whose edges are distributed evenly over blocks.
     blocks
         Number of blocks.
     average, maximum
-        Mean number of rows that a block sends, and the number of the first block (default: the mean).
+        Mean number of rows that a block sends, and number of rows of the first block, by default the mean.
     """
     maximum = average if maximum is None else maximum
     sent = np.full(blocks, (average * blocks - maximum) / max(1, blocks - 1))
@@ -102,13 +102,13 @@ def volumes(graph: SizesOfGraph, blocks: int, average: float, maximum: float | N
 
 
 def random_parts(graph: SizesOfGraph, blocks: int) -> BlockVolumes:
-    """Return parts of random vertices with mean degree; this overestimates skewed graphs."""
+    """Return random parts of vertices with mean degree, which overestimates the volumes of skewed graphs."""
     part_of_a_block = 1 - (1 - 1 / blocks) ** (graph.edges / graph.vertices)
     return volumes(graph, blocks, (blocks - 1) * graph.vertices / blocks * part_of_a_block)
 
 
 def metis_parts(blocks: int, *, even: bool = False) -> BlockVolumes:
-    """Return Amazon's parts from Table 2 or its power law; with `even`, all parts send the mean."""
+    """Return Amazon's parts from Table 2 or the power law. With `even`, all parts send the mean."""
     average, maximum = TABLE_2.get(blocks, tuple(_power_law(column, blocks) for column in (0, 1)))
     row = HIDDEN * FLOAT / 1e6
     return volumes(GRAPHS["amazon"], blocks, average / row, None if even else maximum / row)
@@ -123,7 +123,7 @@ def _power_law(column: int, blocks: int) -> float:
 def epoch(
     algorithm: str, graph: SizesOfGraph, parts: BlockVolumes, network: Network, copies: int = 1
 ) -> AlgorithmEpoch:
-    """Return the epoch on as many ranks as parts times copies."""
+    """Predict the epoch on as many ranks as parts times copies."""
     return algorithm_epoch(algorithm, parts, parts.num_blocks * copies, work(graph), network)
 
 
@@ -133,7 +133,7 @@ def fastest_ranks(epochs: Sequence[AlgorithmEpoch]) -> int:
 
 
 def sweep_1d(name: str, network: Network) -> dict[str, list[AlgorithmEpoch]]:
-    """Return the epochs of Fig. 3 on 4 to 256 ranks, by variant."""
+    """Predict the epochs of Fig. 3 on 4 to 256 ranks, by variant."""
     graph = GRAPHS[name]
     epochs = {
         "oblivious": [epoch("1d-oblivious", graph, random_parts(graph, ranks), network) for ranks in RANKS],
@@ -152,7 +152,7 @@ def sweep_1d(name: str, network: Network) -> dict[str, list[AlgorithmEpoch]]:
 
 
 def sweep_15d(copies: int, network: Network, max_ranks: int = MAX_RANKS) -> dict[str, list[AlgorithmEpoch]]:
-    """Return Amazon's epochs of Fig. 7, with blocks on c ranks each, on 16 and more ranks."""
+    """Predict Amazon's epochs of Fig. 7 on 16 and more ranks, with `copies` ranks per block."""
     graph, epochs = GRAPHS["amazon"], {}
     kind = "1d" if copies == 1 else "1.5d"
     blocks = [ranks // copies for ranks in _doubling(16, max_ranks) if ranks >= copies**2]

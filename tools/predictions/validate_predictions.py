@@ -1,11 +1,11 @@
-"""Predictions compared with measured runs on this machine, after `hyrt calibrate`.
+"""Comparison of predictions with measured runs on this machine, after `hyrt calibrate`.
 
 Configurations are random with a seed: models, widths, fan-outs, batch sizes, random-walk subgraphs, generated
 and real graphs with dense and sparse features, and the calibrated devices (devices on the CPU's cores only
-after `hyrt calibrate --all`). For each: sample a few mini-batches, predict the time of a step, train for a
-few seconds, compare. Prints a Markdown table with mean and worst absolute error; the exit code is 1 if the
-mean is above 10 % or the worst above 20 %. With `--hetero`, graphs are heterogeneous, with the models from
-`hyrt calibrate --model` that support them.
+after `hyrt calibrate --all`). For each, the tool samples a few mini-batches, predicts the time of a step,
+trains for a few seconds, and compares. It prints a Markdown table with the mean and worst absolute error. The
+exit code is 1 if the mean is above 10 % or the worst above 20 %. With `--hetero`, graphs are heterogeneous,
+and models are those of `hyrt calibrate --model` that support such graphs.
 
     python tools/predictions/validate_predictions.py --data data --seed 1 --table predictions.md
 """
@@ -50,14 +50,14 @@ STAGES = ("sample", "load", "propagate", "synchronize")
 
 @dataclass(frozen=True, slots=True)
 class PredictionCase:
-    """A random configuration."""
+    """Random configuration of a run."""
 
     graph: str
     devices: tuple[str, ...]
     settings: dict[str, Any]
 
     def __str__(self) -> str:
-        """Return the cells of the table."""
+        """Return the table cells that describe the configuration."""
         model, sampler = self.settings["model"], self.settings["sampler"]
         work = f"{','.join(map(str, sampler.get('fanout', ())))} | {self.settings['data']['batch_size']}"
         if sampler["kind"] == "saint":
@@ -66,7 +66,7 @@ class PredictionCase:
 
 
 def draw(seed: int, count: int, devices: Sequence[str]) -> list[PredictionCase]:
-    """Return configurations that depend only on seed, number and devices; sorted by graph."""
+    """Return configurations that depend only on seed, count and devices, sorted by graph."""
     source = random.Random(seed)
     cases = []
     for _ in range(count):
@@ -89,7 +89,7 @@ def draw(seed: int, count: int, devices: Sequence[str]) -> list[PredictionCase]:
 
 
 def draw_hetero(seed: int, count: int, kinds: Sequence[str]) -> list[PredictionCase]:
-    """Return configurations of heterogeneous graphs on the CPU for some model kinds; sorted by graph."""
+    """Return configurations on the CPU with heterogeneous graphs and the given kinds, sorted by graph."""
     source = random.Random(seed)
     cases = []
     for _ in range(count):
@@ -124,9 +124,9 @@ def arguments() -> argparse.Namespace:
 def compare(
     case: PredictionCase, graph: Graph, platform: Platform, options: argparse.Namespace
 ) -> tuple[float, StageTimes, ShortRun]:
-    """Return the predicted seconds per step with the stages, and the median of several runs.
+    """Return the predicted seconds per step, the predicted stages, and the median of several runs.
 
-    Both sides use complete steps; the last step of an epoch, which may be smaller, is excluded.
+    Both use complete steps: the last step of an epoch, which may be smaller, is excluded.
     """
     from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
 
@@ -143,7 +143,7 @@ def compare(
     predicted = iteration_s(times, part.host)
     if len(case.devices) > 1:
         config = config.model_copy(update={"split": list(assignment.split)})
-    # The speed of the machine varies, so the median of several runs is used.
+    # Use the median of several runs, because the speed of the machine varies.
     steps = max(12, min(400, round(options.seconds / predicted)))
     runs = [short_run(config, graph, warm=options.warm, steps=steps) for _ in range(options.rounds)]
     return predicted, times, sorted(runs, key=lambda each: each.iteration_s)[len(runs) // 2]

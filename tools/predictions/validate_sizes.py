@@ -1,11 +1,11 @@
-"""Expected sizes of sampled mini-batches compared with measured ones: graph x fan-out x batch.
+"""Comparison of expected and measured sizes of sampled mini-batches, by graph, fan-out and batch size.
 
 Measured sizes are means over sampled mini-batches of the training split. Errors are in per cent: of the input
 vertices |V^0|, of the vertices in the worst layer, of all sampled edges, and of the edges in the worst layer.
-Bounds: edges 3 %, vertices 15 % on measured graphs; 5 % both on generated ones, also if only the generator's
-degree distribution is used (`law`). Edges 5 % if one mini-batch of three layers covers a whole small training
-split: nearby targets share neighbourhoods, which the counts do not include. The exit code is 1 if the
-vertices of a layer or all sampled edges exceed their bounds.
+The bounds are 3 % for edges and 15 % for vertices on real graphs, and 5 % for both on generated graphs, also
+if only the generator's degree distribution is used (`law`). The bound for edges is 5 % if one mini-batch of
+three layers covers a whole small training split, because nearby targets share neighbourhoods, which the
+counts do not include. The exit code is 1 if the vertices of a layer or all sampled edges exceed their bounds.
 
     python tools/predictions/validate_sizes.py --data ../shared/data
 """
@@ -54,7 +54,7 @@ def arguments() -> argparse.Namespace:
 
 
 def measure(graph: Graph, fanouts: tuple[int, ...], batch: int, batches: int) -> BlockSizes:
-    """Return means over complete mini-batches."""
+    """Return the mean sizes of complete mini-batches."""
     import numpy as np
     from hyrt_perfmodel.expected_sizes import BlockSizes
 
@@ -71,7 +71,7 @@ def per_cent(expected: float, measured_value: float) -> float:
 
 
 def table(name: str, batches: int) -> Iterator[bool]:
-    """Print the rows of a graph; yield whether each is within its bounds."""
+    """Print the table rows of a graph, and yield for each whether it is within its bounds."""
     from counted_degrees import degree_distribution
 
     from hyrt.graph import open_graph

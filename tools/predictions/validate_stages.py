@@ -1,9 +1,9 @@
-"""Predicted stage times compared with measured ones, in CPU seconds of one thread, usable on a busy machine.
+"""Comparison of predicted and measured stage times in CPU seconds of one thread, also on a busy machine.
 
-Configurations are generated as in `validate_predictions.py`. One thread of this process is calibrated first,
-in CPU seconds; then each case's mini-batches are sampled, loaded and propagated serially. Prints predicted
-and measured milliseconds of each stage per case, and the errors. Times of runs, in which stages share cores
-and wait for each other, are not compared.
+Configurations are generated as in `validate_predictions.py`. First, one thread of this process is calibrated
+in CPU seconds. Then, the mini-batches of each case are sampled, loaded and propagated serially. The tool
+prints the predicted and measured milliseconds of each stage of each case, and the errors. Times of runs, in
+which stages share cores and wait for each other, are not compared.
 
     python tools/predictions/validate_stages.py --data data --seed 1 --saint
 """
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Replace the clock before other modules import it: everything below measures CPU time.
+# Replace the clock before other modules import it, so that everything below measures CPU time.
 time.perf_counter = time.process_time
 
 from validate_predictions import PredictionCase, draw  # noqa: E402
@@ -29,7 +29,7 @@ STAGES = ("sample", "load", "propagate")
 
 
 def calibrate() -> Any:
-    """Calibrate a platform with one core."""
+    """Return the calibrated platform with one core."""
     from dataclasses import replace
 
     from hyrt_perfmodel.platform import Platform

@@ -17,7 +17,7 @@ The commands run from a checkout of the repository, which has these pages in `be
 
 
 def figures_index(pages: Sequence[Path]) -> str:
-    """Return a table of pages, sorted as given, with the date of the file name and the first heading.
+    """Return a table of the pages in the given order, with the date of the file name and the first heading.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def figures_index(pages: Sequence[Path]) -> str:
             raise ValueError(
                 f"{path}: a benchmark page must begin with a heading, and its file name with a date"
             )
-        # The date has a separate column.
+        # Remove the date, which has a separate column.
         named = re.sub(r"(, )?(on )?(\d{4}-\d\d-\d\d|\d+ \w+ \d{4})(: )?", "", title[1]).strip(" ,:")
         lines.append(f"| {date[0]} | [{named[:1].upper()}{named[1:]}]({path.name}) |")
     return _HEAD + "\n".join(lines) + "\n"

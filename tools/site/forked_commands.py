@@ -1,7 +1,7 @@
-"""Commands of hyrt in tutorials, run in forked processes to save import time.
+"""Execution of hyrt's commands in tutorials in forked processes, which saves import time.
 
-A tutorial shows `subprocess.run([sys.executable, "-m", "hyrt", ...])`, which its readers run. While the site
-is built, such a process is forked from a process that has already imported the common modules.
+A tutorial contains `subprocess.run([sys.executable, "-m", "hyrt", ...])` for its readers. While the site is
+built, such a process is forked from a process that has already imported the common modules.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from forked_runs import ForkedRuns
 
 _COMMAND = (sys.executable, "-m", "hyrt")
 _LIMIT_S = 600.0
-# Line width of a process without a terminal.
+# Line width of a process that has no terminal.
 _WIDTH = "80"
 
 
 @contextmanager
 def commands_forked() -> Iterator[None]:
-    """Make `subprocess.run` fork hyrt commands within the block; other programs are started as usual."""
+    """Make `subprocess.run` fork hyrt commands within the block. Other programs are started as usual."""
     start = subprocess.run
     with (
         ForkedRuns(COLUMNS=os.environ.get("COLUMNS", _WIDTH)) as runs,
@@ -55,10 +55,10 @@ def _forked(
     text: bool = False,
     check: bool = False,
 ) -> subprocess.CompletedProcess[Any]:
-    """Emulate `subprocess.run` with the options that tutorials use; any other option is a TypeError."""
+    """Emulate `subprocess.run` with the options that tutorials use. Other options raise TypeError."""
     run = runs.start(list(words), Path(cwd or Path.cwd()), apart=folder, **(env or {}))
     code = runs.wait(run, _LIMIT_S)
-    # Forward the error output, like a started process.
+    # Forward the error output, as a started process would.
     sys.stderr.write(run.errors.read_text())
     if code is None:
         raise subprocess.TimeoutExpired([*_COMMAND, *words], _LIMIT_S)

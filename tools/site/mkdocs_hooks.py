@@ -1,4 +1,4 @@
-"""mkdocs hooks of the site: pages from outside docs/, and links between pages."""
+"""mkdocs hooks of the site, which add pages from outside docs/ and adapt links between pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-# mkdocs loads this file by its path, without adding its folder to the module path.
+# Extend the module path, because mkdocs loads this file without its folder.
 sys.path[:0] = [str(Path(__file__).parent)]
 
 from commands_page import commands_page  # noqa: E402
@@ -22,25 +22,25 @@ _WORKER = "assets/file_worker.js"
 _ASSETS = (_WORKER, "assets/site.css", "assets/site.js")
 # Script that the theme would otherwise load from the network.
 _REMOTE_WORKER = "https://unpkg.com/iframe-worker/shim"
-# Location on the site of files outside docs/.
+# Locations on the site of files that are outside docs/.
 _PLACES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
-# A program that a page refers its readers to, and the name of its generated page.
+# Program to which a page refers readers, and the name of its generated page.
 _PROGRAM, _PROGRAM_PAGE = "examples/hyrt-plain/hyrt_plain.py", "plain-backend.md"
-# Links of the gallery to downloads and pictures in the page's folder begin with "./".
+# Links of the gallery to downloads and pictures in the folder of the page begin with "./".
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#|\./)([^)#\s]+)(#[^)]*)?\)")
-# Closed at the end of the build.
+# The stack is closed at the end of the build.
 _BUILDING = ExitStack()
 
 
 def on_config(config: Any) -> Any:
     """Remove the gallery's styles and pictures, so that its pages look like all others.
 
-    The tutorials run after this, before any other hook.
+    The tutorials run after this hook and before any other hook.
     """
     _BUILDING.enter_context(commands_forked())
     config.extra_css = [each for each in config.extra_css if not each.startswith("sg_gallery")]
@@ -49,12 +49,12 @@ def on_config(config: Any) -> Any:
 
 
 def on_post_build(config: Any) -> None:
-    """Stop the process that tutorial commands are forked from."""
+    """Stop the process from which tutorial commands are forked."""
     _BUILDING.close()
 
 
 def on_build_error(error: Exception) -> None:
-    """Stop the process that tutorial commands are forked from."""
+    """Stop the process from which tutorial commands are forked."""
     _BUILDING.close()
 
 
@@ -66,7 +66,7 @@ def on_files(files: Files, config: Any) -> Files:
     pages[_PROGRAM_PAGE] = f"# A backend written in NumPy\n\n`{_PROGRAM}`:\n\n```python\n{program}```\n"
     figures = sorted((ROOT / "benchmarks").glob("*.md"), reverse=True)
     pages["figures/index.md"] = figures_index(figures)
-    # The gallery's page list uses pictures as links; this one uses sentences.
+    # Replace the gallery's page list, which uses pictures as links, by one with sentences.
     listed = files.get_file_from_path("tutorials/index.md")
     if listed is not None:
         files.remove(listed)
@@ -85,18 +85,18 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Remove network requests from a page, and headings from the empty corners of tables."""
+    """Remove network requests from a page, and header cells from the empty corners of tables."""
     output = re.sub(r"<th( [^>]*)?></th>", r"<td\1></td>", output)
     return output.replace(_REMOTE_WORKER, "../" * page.file.dest_uri.count("/") + _WORKER)
 
 
 def on_post_template(output_content: str, template_name: str, **_: Any) -> str:
-    """Fix the script path of the 404 page, which is at the top level of the site."""
+    """Correct the script path of the 404 page, which is at the top level of the site."""
     return output_content.replace(_REMOTE_WORKER, _WORKER)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links between files of the repository into links between pages of the site."""
+    """Convert links between files of the repository to links between pages of the site."""
     origin = _origin(page.file.src_uri)
     if origin is None:
         return markdown
@@ -108,14 +108,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         text, target, anchor = match[1], match[2], match[3] or ""
         name = (origin.parent / target).resolve().relative_to(ROOT).as_posix()
         place = _place(name)
-        # Code is not part of the site: show its path in the repository instead of a link.
+        # Code is not part of the site, so show its path in the repository instead of a link.
         return f"`{text.strip('`')}`" if place is None else f"[{text}]({up}{place}{anchor})"
 
     return _LINK.sub(to_site_link, markdown)
 
 
 def _place(name: str) -> str | None:
-    """Return the page of a repository file; None if it is not part of the site."""
+    """Return the page of a repository file, or None if it is not part of the site."""
     if name in _PLACES:
         return _PLACES[name]
     if name == _PROGRAM:
@@ -133,7 +133,7 @@ def _place(name: str) -> str | None:
 
 
 def _origin(place: str) -> Path | None:
-    """Return the repository file of a page; None for a generated page."""
+    """Return the repository file of a page, or None for a generated page."""
     for name, known in _PLACES.items():
         if place == known:
             return ROOT / name
