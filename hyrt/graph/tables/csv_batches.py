@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError, system_error_text
 from hyrt.graph.csr import map_in_order
 from hyrt.graph.tables.kernels import find_records, strip_padding
-from hyrt.graph.tables.schema import CsvDialect
+from hyrt.graph.tables.schema import CsvDialect, find_separator_line
 from hyrt.graph.tables.table_batch import TableBatch, UnreadableRow
 from hyrt.runtime.hardware import available_cores
 
@@ -123,7 +123,7 @@ class TextFile:
         if not self.dialect.header:
             return None
         with self._opened() as stream:
-            return self._as_utf8(_Head(self, stream).line).rstrip(b"\r")
+            return self.as_utf8(_Head(self, stream).line).rstrip(b"\r")
 
     @property
     def _dialect(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class TextFile:
                 rest = data[cut:]
                 if cut:
                     block = data[:cut]
-                    yield TextBlock(self._as_utf8(block), line, self.dialect)
+                    yield TextBlock(self.as_utf8(block), line, self.dialect)
                     line += block.count(b"\n")
 
     def _check_end(self, data: bytes, line: int) -> None:
@@ -169,10 +169,16 @@ class TextFile:
                 "close it, or set text.quote in the schema to another character ('' for none)"
             )
 
-    def _as_utf8(self, data: bytes) -> bytes:
+    def as_utf8(self, data: bytes) -> bytes:
+        """Return text of the file in UTF-8."""
         if self.dialect.encoding == "utf-8":
             return data
-        return data.decode(self.dialect.encoding, errors="replace").encode()
+        try:
+            # Text in another encoding is practically never valid UTF-8, but one of several files may be.
+            data.decode()
+        except UnicodeDecodeError:
+            return data.decode(self.dialect.encoding, errors="replace").encode()
+        return data
 
 
 class _Head:
@@ -196,6 +202,7 @@ class _Head:
                 data += more
                 continue
             is_skipped = not first.strip() or first.startswith(_COMMENTS)
+            is_skipped |= self.next_line == 1 and find_separator_line(first) is not None
             if is_skipped and newline:
                 data, self.next_line = rest, self.next_line + 1
                 continue
@@ -212,7 +219,7 @@ class _Head:
 
 def _decoded(file: TextFile, line: bytes) -> str:
     try:
-        return line.decode(file.dialect.encoding).rstrip("\r")
+        return file.as_utf8(line).decode().rstrip("\r")
     except UnicodeDecodeError:
         raise DataError(
             f"{file.name}: the column names are not UTF-8 text: set text.encoding in the schema to cp1252"

@@ -81,11 +81,20 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
     Raises DataError if no file looks like an edge table, or files of one kind have different columns.
     """
     samples = [read_sample(path) for path in paths]
+    for sample in samples:
+        if sample.problem is not None:
+            raise DataError(sample.problem)
     ends = [_ends(sample) for sample in samples]
     if not any(ends):
         ends = [_first_two(sample, alone=len(samples) == 1) for sample in samples]
     edges = [sample for sample, columns in zip(samples, ends, strict=True) if columns]
     others = [sample for sample, columns in zip(samples, ends, strict=True) if not columns]
+    for other in others if edges else []:
+        if list(other.columns.values()) == list(edges[0].columns.values()) and not _has_header(other):
+            raise DataError(
+                f"{other.name} has no column names, and may have edges like {edges[0].name} or vertices: "
+                "write column names in its first line"
+            )
     if not edges:
         columns = "; ".join(f"{sample.name} has {', '.join(map(repr, sample.columns))}" for sample in samples)
         raise DataError(
@@ -99,7 +108,7 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
     ]
     for tables, kind in ((edges, "edge"), (others, "vertex")):
         for sample in tables[1:]:
-            if list(sample.columns) != list(tables[0].columns):
+            if sorted(sample.columns) != sorted(tables[0].columns):
                 raise DataError(
                     f"{tables[0].name} and {sample.name} look like {kind} tables but have different columns: "
                     f"{_ITSELF}"
@@ -150,7 +159,8 @@ def draft_schema(paths: Sequence[Path], problem: str) -> InferredSchema:
     edges = edges or next((sample for sample in samples if len(sample.columns) > 1), None)
     if edges is None:
         raise DataError(
-            f"{join_names([sample.name for sample in samples])} {'has' if len(samples) == 1 else 'have'} "
+            next(filter(None, (sample.problem for sample in samples)), None)
+            or f"{join_names([sample.name for sample in samples])} {'has' if len(samples) == 1 else 'have'} "
             "only one column, but edges need two, a source and a target: pass a file that has both"
         )
     source, target = _ends(edges) or list(edges.columns)[:2]
@@ -180,6 +190,10 @@ def _ends(sample: TableSample) -> tuple[str, str] | None:
         if columns[0] is not None and columns[1] is not None:
             return columns[0], columns[1]
     return None
+
+
+def _has_header(sample: TableSample) -> bool:
+    return sample.dialect is None or sample.dialect.header
 
 
 def _first_two(sample: TableSample, *, alone: bool) -> tuple[str, str] | None:

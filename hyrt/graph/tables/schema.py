@@ -1,13 +1,21 @@
-"""Schemas of a table import: the CSV dialect, and the role of each column in the edge and vertex tables."""
+"""Schemas of a table import: the CSV dialect and its inference, and the role of each column in the edge and
+vertex tables.
+"""
 
 from __future__ import annotations
 
+import csv
+import re
+from collections import Counter
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from hyrt.errors import join_names
+from hyrt.formatting import pluralize
 from hyrt.graph.hetero.check_types import find_name_problem
+from hyrt.graph.metadata import ENDPOINT_COLUMN_NAMES, normalize_name
 from hyrt.section import Index, NotBool, Section
 
 
@@ -304,3 +312,186 @@ class HeteroImportSchema(Section):
                     f"type {name!r} has labels, but target_type is {self.target_type!r}: remove these labels"
                 )
         return self
+
+
+_DELIMITERS = (",", ";", "\t", "|", " ")
+_LINES = 100
+_NUMBER = re.compile(r"\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*")
+_COMMA_NUMBER = re.compile(r"\s*[-+]?\d*,\d+\s*")
+_SEPARATOR_LINE = re.compile(rb"\"?sep=(.)\"?[,;\t]*\s*", re.IGNORECASE)
+"""First line by which Excel finds the delimiter."""
+
+
+def find_separator_line(line: bytes) -> str | None:
+    """Return the delimiter if a line is `sep=;` of Excel, otherwise None."""
+    found = _SEPARATOR_LINE.fullmatch(line.rstrip(b"\r"))
+    return None if found is None or found[1] == b'"' else found[1].decode("ascii", errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLines:
+    """The first lines of a file, without comments and empty lines, and its inferred dialect."""
+
+    dialect: CsvDialect
+    rows: list[list[str]]
+    """Values of each line, without surrounding spaces."""
+    first_line: int
+    """Line number of the first row."""
+
+    def find_problem(self) -> str | None:
+        """Return the reason if the first line is probably neither column names nor values, otherwise None."""
+        if len(self.rows) < 2:
+            return None
+        first, second, *_ = self.rows
+        shown = f"{self.dialect.delimiter.join(first)[:60]!r}"
+        [(width, count)] = Counter(map(len, self.rows[1:])).most_common(1)
+        if width > 1 and len(first) != width and count >= _MIN_EQUAL * len(self.rows[1:]):
+            return (
+                f"{shown} has {pluralize(len(first), 'value')}, but most lines have {width}: remove lines "
+                "above the column names, and write one name per column, without row names or final delimiters"
+            )
+        if _has_known_names(second) and not _has_known_names(first):
+            return f"{shown} is above the line with the column names: remove it"
+        if _has_known_names(first) and not self.dialect.header:
+            return (
+                f"{shown} may be column names or values: begin each column name with a letter, or set "
+                "text.header in a schema"
+            )
+        if others := self._other_delimiters():
+            return (
+                f"{shown} may be separated by {self.dialect.delimiter!r} or by {others[0]!r}: set "
+                "text.delimiter in a schema, or add a line with column names"
+            )
+        return None
+
+    def has_names(self) -> bool:
+        """Return whether the first line certainly has column names: only numbers are below one of them."""
+        first, *others = [row for row in self.rows if len(row) == len(self.rows[0])]
+        return self.dialect.header and any(
+            name not in CsvDialect().nulls and all(map(_NUMBER.fullmatch, values))
+            for name, *values in zip(first, *others, strict=True)
+            if values
+        )
+
+    def _other_delimiters(self) -> list[str]:
+        """Return other delimiters that split all lines equally, and occur in text values."""
+        texts = [value for row in self.rows for value in row if not _NUMBER.fullmatch(value)]
+        lines = [self.dialect.delimiter.join(row) for row in self.rows]
+        return [
+            other
+            for other in _DELIMITERS[:-1]
+            if any(other in text for text in texts) and _regularity(lines, other)[0] == 1.0
+        ]
+
+
+_MIN_EQUAL = 0.8
+"""Minimum fraction of lines with the same number of values in a table."""
+_WORDS = {"u", "start", "head"}
+"""Source columns whose names are also names of vertices."""
+
+
+def _has_known_names(row: list[str]) -> bool:
+    """Return whether a line has the usual names of the columns of edges, or of vertex ids."""
+    names = set(map(normalize_name, row))
+    return "id" in names or any(
+        source not in _WORDS and {source, target} <= names for source, target in ENDPOINT_COLUMN_NAMES
+    )
+
+
+def read_first_lines(start: bytes) -> FirstLines:
+    """Infer the CSV dialect from the first bytes of a file, decompressed.
+
+    The delimiter is given by a line `sep=;`, or is the one that splits most lines into equal numbers of
+    values. The first line is a header if it has neither numbers nor missing values, and if none of its names
+    occurs below in a file without numbers. The decimal point is a comma if numbers contain one.
+    """
+    settings: dict[str, Any] = {}
+    whole = start[: start.rfind(b"\n") + 1] or start
+    try:
+        text = whole.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        if _are_mostly_utf8(whole):
+            text = whole.decode("utf-8-sig", errors="replace")
+        else:
+            text = whole.decode("cp1252", errors="replace")
+            settings["encoding"] = "cp1252"
+    numbered = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    delimiter = find_separator_line(numbered[0][1].encode()) if numbered else None
+    if delimiter is not None:
+        numbered.pop(0)
+    while numbered and numbered[0][1].startswith(("#", "%")):
+        numbered.pop(0)
+    lines = [line for _, line in numbered[:_LINES]]
+    delimiter = delimiter or _find_delimiter(lines)
+    settings["delimiter"] = delimiter
+    quote = _quote(lines, delimiter)
+    settings["quote"] = quote
+    rows = _rows(lines, delimiter, quote)
+    defaults = CsvDialect()
+    values = set(defaults.nulls) - {""}
+    settings["header"] = bool(rows) and not any(
+        _NUMBER.fullmatch(value) or value in values for value in rows[0]
+    )
+    # Ignore repetitions of the header, as in concatenated files.
+    below = {value for row in rows[1:] if row != rows[0] for value in row}
+    if below.intersection(rows[0] if rows else ()) - {""} and not any(map(_NUMBER.fullmatch, below)):
+        # If names of the first line occur below, they are vertex names, not a header.
+        settings["header"] = False
+    if delimiter != "," and any(_COMMA_NUMBER.fullmatch(value) for row in rows for value in row):
+        settings["decimal"] = ","
+    changed = {key: value for key, value in settings.items() if value != getattr(defaults, key)}
+    return FirstLines(CsvDialect(**changed), rows, numbered[0][0] if numbered else 1)
+
+
+def _find_delimiter(lines: list[str]) -> str:
+    """Return the delimiter that splits most lines into equal numbers of values; a comma if none does."""
+    regular = {each: _regularity(lines, each) for each in _DELIMITERS}
+    best = max(_DELIMITERS, key=lambda each: regular[each])
+    if best == " ":
+        # Texts such as `ann smith` may have equal numbers of words on all lines.
+        other = max(_DELIMITERS[:-1], key=lambda each: regular[each])
+        values = [value for row in _rows(lines, " ") for value in row if other in value]
+        if regular[other][0] >= regular[best][0] and not all(map(_NUMBER.fullmatch, values)):
+            best = other
+    return best if regular[best] > (0, 0) else ","
+
+
+def _are_mostly_utf8(data: bytes) -> bool:
+    """Return whether most non-ASCII lines are valid UTF-8, in which case the others are damaged UTF-8."""
+    lines = [line for line in data.split(b"\n") if not line.isascii()]
+    good = 0
+    for line in lines:
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            continue
+        good += 1
+    return 2 * good >= len(lines)
+
+
+def _rows(lines: list[str], delimiter: str, quote: str = '"') -> list[list[str]]:
+    """Split lines into values like the import, i.e. without surrounding spaces."""
+    try:
+        rows = list(csv.reader(lines, delimiter=delimiter, quotechar=quote, skipinitialspace=True))
+    except csv.Error:
+        rows = [line.split(delimiter) for line in lines]
+    return [[value.strip() for value in row] for row in rows]
+
+
+def _quote(lines: list[str], delimiter: str) -> str:
+    """Return a single quote if it quotes most strings and no double quote occurs, or a double quote."""
+    if any('"' in line for line in lines):
+        return '"'
+    values = [value.strip() for line in lines for value in line.split(delimiter)]
+    texts = [value for value in values if value and not _NUMBER.fullmatch(value)]
+    quoted = sum(len(value) > 1 and value[0] == value[-1] == "'" for value in texts)
+    return "'" if 2 * quoted > len(texts) else '"'
+
+
+def _regularity(lines: list[str], delimiter: str) -> tuple[float, int]:
+    """Return the fraction of lines with the most frequent number of values (above 1), and that number."""
+    counts = Counter(map(len, _rows(lines, delimiter)))
+    if not counts:
+        return 0.0, 0
+    width, often = counts.most_common(1)[0]
+    return (often / len(lines), width) if width > 1 else (0.0, 0)

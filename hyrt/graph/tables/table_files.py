@@ -4,14 +4,12 @@ dialect.
 
 from __future__ import annotations
 
-import csv
+import codecs
 import importlib.util
 import json
 import math
 import os
-import re
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError, escape_undecodable, system_error_text
 from hyrt.graph.check import suggest_name
 from hyrt.graph.tables.csv_batches import TextFile, read_csv_batches
-from hyrt.graph.tables.schema import CsvDialect
+from hyrt.graph.tables.schema import CsvDialect, find_separator_line, read_first_lines
 from hyrt.graph.tables.table_batch import (
     TableBatch,
     check_texts,
@@ -187,17 +185,44 @@ class TableFiles:
 
     def columns(self) -> list[str]:
         """Return the column names of the first file."""
-        return self._columns(self.paths[0])
+        return self.columns_of(self.paths[0])
 
-    def _columns(self, path: Path) -> list[str]:
+    def columns_of(self, path: Path) -> list[str]:
+        """Return the column names of a file."""
         if is_parquet(path):
             return read_parquet_columns(path, escape_undecodable(str(path)))
-        return TextFile(path, escape_undecodable(str(path)), self.text).columns()
+        return self._text_file(path).columns()
+
+    def _text_file(self, path: Path) -> TextFile:
+        """Return a CSV file with its dialect, which may have another delimiter than that of the first file.
+
+        Raises DataError if the first file has column names and this file has other names or none, or the
+        reverse.
+        """
+        name = escape_undecodable(str(path))
+        file = _follow_separator_line(TextFile(path, name, self.text))
+        texts = [other for other in self.paths if not is_parquet(other)]
+        if path == texts[0]:
+            return file
+        first = _follow_separator_line(TextFile(texts[0], escape_undecodable(str(texts[0])), self.text))
+        expected, columns = first.columns(), file.columns()
+        if not self.text.header:
+            _check_without_names(first, file)
+        elif not set(expected) & set(columns):
+            found = read_first_lines(file.start(_START)).dialect
+            changed = {"delimiter": found.delimiter, "quote": found.quote}
+            file = TextFile(path, name, self.text.model_copy(update=changed))
+            if not set(expected) & set(file.columns()):
+                raise DataError(
+                    f"{name}, line 1: {_join(columns)} are not the column names of {first.name} "
+                    f"({_join(expected)}): write the same column names in the first line of both files"
+                )
+        return file
 
     def batches(self, kinds: Mapping[str, str]) -> Iterator[TableBatch]:
         """Yield all rows in batches; see `read_csv_batches`."""
         for path, name in zip(self.paths, self.names, strict=True):
-            columns = self._columns(path)
+            columns = self.columns_of(path)
             for column in kinds:
                 if column not in columns:
                     hint = suggest_name(column, columns)
@@ -206,7 +231,7 @@ class TableFiles:
             if is_parquet(path):
                 yield from read_parquet_batches(path, name, kinds)
             else:
-                yield from read_csv_batches(TextFile(path, name, self.text), kinds)
+                yield from read_csv_batches(self._text_file(path), kinds)
 
     def locate_rows(self, rows: NDArray[np.int64]) -> list[str]:
         """Return locations such as `edges.csv, line 12` for increasing row numbers that span all files."""
@@ -219,7 +244,7 @@ class TableFiles:
                 lines = (np.arange(1, count + 1) for _ in range(1))
                 unit = "row"
             else:
-                lines = (block.lines for block in TextFile(path, name, self.text).blocks())
+                lines = (block.lines for block in self._text_file(path).blocks())
                 unit = "line"
             for numbers in lines:
                 in_block = rows[(rows >= first_row) & (rows < first_row + len(numbers))]
@@ -240,95 +265,38 @@ class TableFiles:
         return total
 
 
-_DELIMITERS = (",", ";", "\t", "|", " ")
-_LINES = 100
-_COMMENTS = ("#", "%")
-_NUMBER = re.compile(r"\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*")
-_COMMA_NUMBER = re.compile(r"\s*[-+]?\d*,\d+\s*")
+def _follow_separator_line(file: TextFile) -> TextFile:
+    """Return a file with the delimiter of its first line if that is `sep=;`."""
+    line = file.start(_START).removeprefix(codecs.BOM_UTF8).partition(b"\n")[0]
+    delimiter = find_separator_line(line)
+    if delimiter is None:
+        return file
+    return TextFile(file.path, file.name, file.dialect.model_copy(update={"delimiter": delimiter}))
 
 
-def sniff_dialect(start: bytes) -> CsvDialect:
-    """Infer the CSV dialect from the first bytes of a file, decompressed.
-
-    The delimiter is the one that splits most lines into equal numbers of values. The first line is a header
-    if it has no number, and if none of its names occurs below in a file without numbers. The decimal point is
-    a comma if numbers contain one.
-    """
-    settings: dict[str, Any] = {}
-    whole = start[: start.rfind(b"\n") + 1] or start
-    try:
-        text = whole.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        if _are_mostly_utf8(whole):
-            text = whole.decode("utf-8-sig", errors="replace")
-        else:
-            text = whole.decode("cp1252", errors="replace")
-            settings["encoding"] = "cp1252"
-    lines = [line for line in text.splitlines() if line.strip()]
-    while lines and lines[0].startswith(_COMMENTS):
-        lines.pop(0)
-    lines = lines[:_LINES]
-    delimiter = max(_DELIMITERS, key=lambda candidate: _regularity(lines, candidate))
-    if not any(_regularity(lines, candidate) > (0, 0) for candidate in _DELIMITERS):
-        delimiter = ","
-    settings["delimiter"] = delimiter
-    quote = _quote(lines, delimiter)
-    settings["quote"] = quote
-    rows = _rows(lines, delimiter, quote)
-    settings["header"] = bool(rows) and not any(_NUMBER.fullmatch(value) for value in rows[0])
-    # Ignore repetitions of the header, as in concatenated files.
-    below = {value for row in rows[1:] if row != rows[0] for value in row}
-    if below.intersection(rows[0] if rows else ()) - {""} and not any(map(_NUMBER.fullmatch, below)):
-        # If names of the first line occur below, they are vertex names, not a header.
-        settings["header"] = False
-    if delimiter != "," and any(_COMMA_NUMBER.fullmatch(value) for row in rows for value in row):
-        settings["decimal"] = ","
-    defaults = CsvDialect()
-    return CsvDialect(**{key: value for key, value in settings.items() if value != getattr(defaults, key)})
+def _check_without_names(first: TextFile, file: TextFile) -> None:
+    """Raise DataError if a file has another form than the first file, whose columns have no names."""
+    samples = [read_first_lines(some.start(_START)) for some in (first, file)]
+    delimiters = [sample.dialect.delimiter for sample in samples]
+    line = f"{file.name}, line {samples[1].first_line}"
+    remedy = f"use the same form as in {first.name}, or write column names in all files"
+    if delimiters[0] != delimiters[1]:
+        raise DataError(
+            f"{line}: values seem to be separated by {delimiters[1]!r} instead of {delimiters[0]!r}: {remedy}"
+        )
+    if samples[1].has_names() and not samples[0].has_names():
+        raise DataError(f"{line}: {_join(samples[1].rows[0])} seem to be column names: {remedy}")
+    widths = [len(some.columns()) for some in (first, file)]
+    if widths[0] != widths[1]:
+        raise DataError(f"{line} has {widths[1]} columns instead of {widths[0]}: {remedy}")
 
 
-def _are_mostly_utf8(data: bytes) -> bool:
-    """Return whether most non-ASCII lines are valid UTF-8, in which case the others are damaged UTF-8."""
-    lines = [line for line in data.split(b"\n") if not line.isascii()]
-    good = 0
-    for line in lines:
-        try:
-            line.decode()
-        except UnicodeDecodeError:
-            continue
-        good += 1
-    return 2 * good >= len(lines)
-
-
-def _rows(lines: list[str], delimiter: str, quote: str = '"') -> list[list[str]]:
-    """Split lines into values like the import, i.e. without surrounding spaces."""
-    try:
-        rows = list(csv.reader(lines, delimiter=delimiter, quotechar=quote, skipinitialspace=True))
-    except csv.Error:
-        rows = [line.split(delimiter) for line in lines]
-    return [[value.strip() for value in row] for row in rows]
-
-
-def _quote(lines: list[str], delimiter: str) -> str:
-    """Return a single quote if it quotes most strings and no double quote occurs, or a double quote."""
-    if any('"' in line for line in lines):
-        return '"'
-    values = [value.strip() for line in lines for value in line.split(delimiter)]
-    texts = [value for value in values if value and not _NUMBER.fullmatch(value)]
-    quoted = sum(len(value) > 1 and value[0] == value[-1] == "'" for value in texts)
-    return "'" if 2 * quoted > len(texts) else '"'
-
-
-def _regularity(lines: list[str], delimiter: str) -> tuple[float, int]:
-    """Return the fraction of lines with the most frequent number of values (above 1), and that number."""
-    counts = Counter(map(len, _rows(lines, delimiter)))
-    if not counts:
-        return 0.0, 0
-    width, often = counts.most_common(1)[0]
-    return (often / len(lines), width) if width > 1 else (0.0, 0)
+def _join(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:8])) + (" ..." if len(names) > 8 else "")
 
 
 _BYTES = 1 << 18
+_START = 1 << 14
 _MAX_WRONG = 0.2
 """Maximum fraction of values that are not numbers in a column of numbers."""
 
@@ -352,6 +320,8 @@ class TableSample:
     """Approximate number of rows of the table; infinite if unknown."""
     is_whole: bool
     """Whether the sample has all rows of the table."""
+    problem: str | None = None
+    """Reason if the first line is probably not read correctly."""
 
     @property
     def name(self) -> str:
@@ -387,8 +357,21 @@ def read_sample(root: Path) -> TableSample:
     for path in paths:
         found = _parquet_sample(path, root, paths) if is_parquet(path) else _text_sample(path, root, paths)
         if found is not None:
+            _check_folder(paths, found)
             return found
     raise DataError(f"{escape_undecodable(str(root))} has no rows: add rows, or remove it")
+
+
+def _check_folder(paths: list[Path], sample: TableSample) -> None:
+    """Raise DataError if the files of a folder have different columns; their order may differ."""
+    files = TableFiles(paths, sample.dialect or CsvDialect())
+    for path in paths if len(paths) > 1 else []:
+        if sorted(columns := files.columns_of(path)) != sorted(sample.columns):
+            raise DataError(
+                f"{escape_undecodable(str(path))} has the columns {_join(columns)}, but other files in "
+                f"{sample.name} have {_join(list(sample.columns))}: put the files of each table into a "
+                "separate folder, or pass the files one by one"
+            )
 
 
 def _parquet_sample(path: Path, root: Path, paths: list[Path]) -> TableSample | None:
@@ -421,13 +404,15 @@ def _text_sample(path: Path, root: Path, paths: list[Path]) -> TableSample | Non
             f"{name} is a Matrix Market file: load it with scipy.io.mmread, and write its row, col and data "
             "as columns of a CSV file"
         )
-    file = TextFile(path, name, sniff_dialect(start))
+    first = read_first_lines(start)
+    file = TextFile(path, name, first.dialect)
     columns = file.columns()
     if file.dialect.delimiter == " " and "" in columns:
         raise DataError(
             f"{name}: the columns are aligned by runs of spaces: replace each run with one separator, for "
             f"example with sed -E 's/ +/,/g' {shlex.quote(name)} > table.csv"
         )
+    problem = first.find_problem()
     pieces = read_csv_batches(file, dict.fromkeys(columns, "text"), block_bytes=_BYTES, max_blocks=1)
     piece = next(pieces, None)
     if piece is None or not (piece.num_rows or piece.bad):
@@ -447,6 +432,7 @@ def _text_sample(path: Path, root: Path, paths: list[Path]) -> TableSample | Non
         if files.are_plain
         else math.inf,
         is_whole=is_whole,
+        problem=None if problem is None else f"{name}, line {first.first_line}: {problem}",
     )
 
 

@@ -567,6 +567,165 @@ def test_tables_in_other_formats_are_refused(text: str, message: str, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sep=;\nsrc;dst;w\nann;bob;0,5\nbob;cid;1,5\n",
+        '\ufeff"sep=,"\r\nsrc,dst,w\r\nann,bob,0.5\r\nbob,cid,1.5\r\n',
+        "SEP=\t\n\nsrc\tdst\tw\nann\tbob\t0.5\nbob\tcid\t1.5\n",
+        "sep=|\nann|bob|0.5\nbob|cid|1.5\n",
+    ],
+)
+def test_the_line_of_excel_sets_the_delimiter(text: str, tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", text)
+    graph, _ = imported(edges, into=tmp_path / "out")
+    assert edges_of(graph) == {(0, 1): 0.5, (1, 2): 1.5}
+    with read_names(tmp_path / "out", "ids.csv") as names:
+        assert names is not None
+        assert list(names) == ["ann", "bob", "cid"]
+    if ";" in text:  # The line counts also with a schema, which has another delimiter, and for line numbers.
+        table = EdgeTableSchema(
+            files=["*"], source="src", target="dst", weight="w", text=CsvDialect(decimal=",")
+        )
+        schema = ImportSchema(ids="names", edges=table)
+        assert edges_of(imported(edges, into=tmp_path / "out", schema=schema)[0]) == {
+            (0, 1): 0.5,
+            (1, 2): 1.5,
+        }
+        write(edges, text + "cid;ann;-1\n")
+        assert wrong(edges)[1] == "  e.csv, line 5, column 'w': -1.0 is not a valid weight"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "Edges\n\nsrc,dst,w\n0,1,2\n1,2,3\n",
+            "'Edges' has 1 value, but most lines have 3: remove lines abo",
+        ),
+        ("Edges, all\n\nsrc,dst\nann,bob\nbob,cid\n", "'Edges,all' is above the line with the column names"),
+        ("A, B, C\nsrc,dst\nann,bob\nbob,cid\n", "'A,B,C' has 3 values, but most lines have 2"),
+        ("Edges;\nsource;target\nann;bob\nbob;cid\n", "'Edges;' is above the line with the column names"),
+        ('"src","dst"\n"1",5,6\n"2",6,7\n', "'src,dst' has 2 values, but most lines have 3"),
+        ("src,dst\n5,6,\n6,7,\n", "'src,dst' has 2 values, but most lines have 3"),
+        ("src,dst,2019\nann,bob,7\nbob,cid,8\n", "'src,dst,2019' may be column names or values"),
+        ("Doe, Jo;Roe, Al\nRoe, Al;Doe, Jo\n", "may be separated by ',' or by ';': set text.delimiter in a"),
+    ],
+)
+def test_a_first_line_that_is_no_header_is_refused(
+    text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [line] = wrong(write(tmp_path / "e.csv", f"# comment\n{text}"))
+    assert line.startswith("e.csv, line 2: ")
+    assert says in line
+    # A draft of a schema is printed nevertheless, unless there is only one column.
+    words = ("data", "import", "--print-schema", "e.csv")
+    if "has 1 value" in says:
+        assert refused(*words, cwd=tmp_path) in line
+    else:
+        run_here(*words, cwd=tmp_path)
+        assert f"# Correct this schema: {line}" in capsys.readouterr().out
+
+
+def test_words_with_spaces_are_not_separated(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", "ann smith,bob jones\nbob jones,cid ray\n")
+    assert edges_of(imported(edges, into=tmp_path / "out")[0]) == {(0, 1): 1, (1, 2): 1}
+    write(edges, "1 2 0,5\n2 3 1,5\n")
+    assert edges_of(imported(edges, into=tmp_path / "out")[0]) == {(0, 1): 0.5, (1, 2): 1.5}
+
+
+@pytest.mark.parametrize("as_folder", [False, True])
+@pytest.mark.parametrize(
+    "second",
+    [
+        "dst,weight,src\n2,9,0\n1,4,2\n",
+        "weight;dst;src\n9;2;0\n4;1;2\n",
+        "sep=\t\nsrc\tdst\tweight\n0\t2\t9\n2\t1\t4\n",
+    ],
+)
+def test_files_of_a_table_are_joined_by_the_names_of_their_columns(
+    second: str, as_folder: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "t").mkdir()
+    files = [
+        write(tmp_path / "t" / "a.csv", "src,dst,weight\n0,1,7\n"),
+        write(tmp_path / "t" / "b.csv", second),
+    ]
+    inputs = [tmp_path / "t"] if as_folder else files
+    wanted = {(0, 1): 7, (0, 2): 9, (2, 1): 4}
+    assert edges_of(imported(*inputs, into=tmp_path / "out")[0]) == wanted
+    # Line numbers are those of the file, also if it is read a second time.
+    table = EdgeTableSchema(files=["*"], source="src", target="dst", duplicates="refuse")
+    last = second.splitlines()[-1]
+    write(files[1], second + last + "\n")
+    number = len(second.splitlines()) + 1
+    assert wrong(*inputs, schema=ImportSchema(edges=table))[1].endswith(
+        f"b.csv, line {number} repeats an earlier edge"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        (
+            "src,dst\n0,1\n",
+            "2,3\n3,4\n",
+            "b.csv has no column names, and may have edges like a.csv or vertices",
+        ),
+        ("src,dst\nann,bob\n", "bob,ann\nann,bob\n", "b.csv has no column names, and may have edges like"),
+        ("0,1\n1,2\n", "a,b\n2,3\n3,4\n", "a.csv and b.csv look like edge tables but have different columns"),
+        ("src,dst\n0,1\n", "src,dst,weight\n2,3,5\n", "look like edge tables but have different columns"),
+    ],
+)
+def test_files_with_other_columns_are_refused(first: str, second: str, says: str, tmp_path: Path) -> None:
+    files = [write(tmp_path / "a.csv", first), write(tmp_path / "b.csv", second)]
+    [line] = wrong(*files)
+    assert says in line
+    (tmp_path / "t").mkdir()
+    for file in files:
+        file.rename(tmp_path / "t" / file.name)
+    [line] = wrong(tmp_path / "t")
+    assert line.startswith("t/b.csv")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        (
+            "src,dst\n0,1\n",
+            "2,3\n",
+            "b.csv, line 1: '2', '3' are not the column names of a.csv ('src', 'dst')",
+        ),
+        (
+            "ann,bob\nbob,ann\n",
+            "ann;bob\n",
+            "b.csv, line 1: values seem to be separated by ';' instead of ','",
+        ),
+        (
+            "0,1\n1,2\n",
+            "# x\ns,t\n2,3\n",
+            "b.csv, line 2: 's', 't' seem to be column names: use the same form",
+        ),
+        ("ann,bob\nbob,ann\n", "ann,bob,5\n", "b.csv, line 1 has 3 columns instead of 2: use the same form"),
+    ],
+)
+def test_files_of_other_forms_are_refused_with_a_schema(
+    first: str, second: str, says: str, tmp_path: Path
+) -> None:
+    files = [write(tmp_path / "a.csv", first), write(tmp_path / "b.csv", second)]
+    header = first.startswith("src")
+    columns = ("src", "dst") if header else ("1", "2")
+    table = EdgeTableSchema(files=["*"], source=columns[0], target=columns[1], text=CsvDialect(header=header))
+    [line] = wrong(*files, schema=ImportSchema(ids="names", edges=table))
+    assert says in line
+
+
+def test_a_file_in_utf_8_after_one_in_another_encoding(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.csv", "src,dst\nJosé,Zoë\nZoë,José\n", "cp1252")
+    second = write(tmp_path / "b.csv", "src,dst\nZoë,Zoë\n")
+    assert edges_of(imported(first, second, into=tmp_path / "out")[0]) == {(0, 1): 1, (1, 0): 1, (1, 1): 1}
+
+
 def test_what_users_get_wrong(tmp_path: Path) -> None:
     write(tmp_path / "e.csv", "src,dst\n0,1\n")
     write(tmp_path / "n.csv", "id,x\n0,1\n1,2\n")
