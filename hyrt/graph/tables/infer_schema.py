@@ -106,6 +106,9 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
         for sample in samples
         if sample.dialect is not None and sample.dialect.encoding != CsvDialect().encoding
     ]
+    encodings += [
+        f"{sample.name}: commas in numbers are decimal points" for sample in samples if sample.decimal == ","
+    ]
     for tables, kind in ((edges, "edge"), (others, "vertex")):
         for sample in tables[1:]:
             if sorted(sample.columns) != sorted(tables[0].columns):
@@ -223,6 +226,7 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
     unix_units = {name: unit for name in rest if is_headerless and (unit := _unix_unit(sample, name))}
     if weight is None and len(rest) == 1 and is_headerless and not unix_units:
         weight = rest[0] if sample.columns[rest[0]] in _NUMBERS else None
+    sample.check_separators([] if weight is None else [weight])
     if weight is not None and sample.columns[weight] not in _NUMBERS:
         weight = None
     kind = _find_column([column for column in rest if column != weight], _TYPES)
@@ -314,6 +318,7 @@ def _vertex_rows(
             label_kind = "names"
     lists = [name for name, kind in columns.items() if kind == "list" and normalize_name(name) in _LABELS]
     features = [name for name, kind in columns.items() if kind in (*_NUMBERS, "list") and name not in lists]
+    sample.check_separators([*filter(None, (label,)), *columns])
     suspicious = _find_suspicious(sample, features, label, label_kind)
     suspicious |= dict.fromkeys([name for name in features if name in matching], "contains the ids of edges")
     unused = [name for name in columns if name not in features]

@@ -318,6 +318,7 @@ _DELIMITERS = (",", ";", "\t", "|", " ")
 _LINES = 100
 _NUMBER = re.compile(r"\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*")
 _COMMA_NUMBER = re.compile(r"\s*[-+]?\d*,\d+\s*")
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 _SEPARATOR_LINE = re.compile(rb"\"?sep=(.)\"?[,;\t]*\s*", re.IGNORECASE)
 """First line by which Excel finds the delimiter."""
 
@@ -403,7 +404,8 @@ def read_first_lines(start: bytes) -> FirstLines:
 
     The delimiter is given by a line `sep=;`, or is the one that splits most lines into equal numbers of
     values. The first line is a header if it has neither numbers nor missing values, and if none of its names
-    occurs below in a file without numbers. The decimal point is a comma if numbers contain one.
+    occurs below in a file without numbers. The decimal point is a comma if numbers contain one that is not a
+    thousands separator.
     """
     settings: dict[str, Any] = {}
     whole = start[: start.rfind(b"\n") + 1] or start
@@ -437,10 +439,19 @@ def read_first_lines(start: bytes) -> FirstLines:
     if below.intersection(rows[0] if rows else ()) - {""} and not any(map(_NUMBER.fullmatch, below)):
         # If names of the first line occur below, they are vertex names, not a header.
         settings["header"] = False
-    if delimiter != "," and any(_COMMA_NUMBER.fullmatch(value) for row in rows for value in row):
+    if delimiter != "," and _has_decimal_commas([value for row in rows for value in row], delimiter):
         settings["decimal"] = ","
     changed = {key: value for key, value in settings.items() if value != getattr(defaults, key)}
     return FirstLines(CsvDialect(**changed), rows, numbered[0][0] if numbered else 1)
+
+
+def _has_decimal_commas(values: list[str], delimiter: str) -> bool:
+    """Return whether values are numbers with decimal commas, which 1,234 alone shows only between `;`."""
+    commas = [value for value in values if _COMMA_NUMBER.fullmatch(value)]
+    if not all(map(_THOUSANDS.fullmatch, commas)):
+        return True
+    has_points = any("." in value and _NUMBER.fullmatch(value) for value in values)
+    return bool(commas) and delimiter == ";" and not has_points
 
 
 def _find_delimiter(lines: list[str]) -> str:

@@ -54,6 +54,20 @@ class TableBatch:
 
 MAX_SHOWN = 20
 _SHOWN_LETTERS = 60
+SEPARATOR_REMEDY = (
+    "Write numbers without thousands separators, and set text.decimal in the schema to their decimal point"
+)
+_SEPARATED = re.compile(r"[-+]?(?=\d+\D)\d{1,3}([.,'’\s]\d{3})*([.,]\d+)?")
+"""Numbers with a thousands separator or a decimal point, such as 1,234 and 1.234,5."""
+
+
+def find_separated_number(column: Any, decimal: str) -> str | None:
+    """Return a string that is a number with separators if most strings are numbers, otherwise None."""
+    bad = read_real_numbers(column, decimal)[2]
+    strings = column.filter(_as_arrow(bad)).to_pylist()
+    separated = [string for string in strings if _SEPARATED.fullmatch(string.strip())]
+    num_known = len(column) - column.null_count
+    return separated[0] if separated and len(strings) - len(separated) <= 0.2 * num_known else None
 
 
 class RowProblems:
@@ -89,6 +103,8 @@ class RowProblems:
                     f"{word!r} counts as missing" if value is None and word else _describe(value, problem)
                 )
                 self._add(f"{piece.name}, {piece.unit} {places[row]}, column {column!r}: {description}")
+                if isinstance(value, str) and _SEPARATED.fullmatch(value):
+                    self._remedies[SEPARATOR_REMEDY] = None
         self.total += max(0, len(rows) - num_shown)
         self._remedies[remedy] = None
 
@@ -205,7 +221,8 @@ def has_codes(column: Any, bad: Flags) -> bool:
 def read_real_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.float64], Flags, Flags]:
     """Convert a column to float64 [n], NaN if missing or invalid; see `read_whole_numbers`.
 
-    Infinity is invalid, NaN is missing.
+    Infinity is invalid, NaN is missing. Numbers with thousands separators are invalid, and so is 1.234 if the
+    decimal point is a comma.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -217,7 +234,10 @@ def read_real_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.float
     if pa.types.is_string(kind):
         trimmed = pc.utf8_trim_whitespace(column)
         if decimal != ".":
+            # 1.234 may be 1234 with a thousands separator: make it invalid.
+            is_ambiguous = pc.match_substring_regex(trimmed, r"^[-+]?[1-9][0-9]{0,2}[.][0-9]{3}$")
             trimmed = pc.replace_substring(trimmed, decimal, ".")
+            trimmed = pc.if_else(is_ambiguous, "ambiguous", trimmed)
         try:
             numbers = pc.cast(trimmed, pa.float64())
         except pa.ArrowInvalid:

@@ -24,9 +24,11 @@ from hyrt.graph.check import suggest_name
 from hyrt.graph.tables.csv_batches import TextFile, read_csv_batches
 from hyrt.graph.tables.schema import CsvDialect, find_separator_line, read_first_lines
 from hyrt.graph.tables.table_batch import (
+    SEPARATOR_REMEDY,
     TableBatch,
     check_texts,
     decode_column,
+    find_separated_number,
     has_codes,
     is_list_column,
     read_real_numbers,
@@ -341,6 +343,18 @@ class TableSample:
     def decimal(self) -> str:
         """Return the decimal point in strings."""
         return "." if self.dialect is None else self.dialect.decimal
+
+    def check_separators(self, columns: Sequence[str]) -> None:
+        """Raise DataError if a column would be read as text because its numbers have separators."""
+        for column in columns:
+            if self.columns[column] != "text":
+                continue
+            number = find_separated_number(self.rows[column], self.decimal)
+            if number is not None:
+                raise DataError(
+                    f"{self.name}, column {column!r}: {number!r} is not a number with the decimal point "
+                    f"{self.decimal!r}: {SEPARATOR_REMEDY[0].lower()}{SEPARATOR_REMEDY[1:]}"
+                )
 
     def min_value(self, column: str) -> int:
         """Return the minimum of the first integers of a column; 0 if all are missing."""

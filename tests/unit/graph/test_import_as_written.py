@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from hyrt.graph.tables.schema import (  # noqa: E402
     ImportSchema,
     VertexTableSchema,
 )
+from hyrt.graph.tables.table_batch import read_real_numbers  # noqa: E402
 
 
 def write(path: Path, columns: dict[str, list[Any]]) -> Path:
@@ -1038,3 +1040,67 @@ def test_an_empty_first_file_of_lists_does_not_fix_their_length(tmp_path: Path) 
     write(tmp_path / "n" / "0.parquet", {name: pa.array([], kind) for name, kind in kinds.items()})
     write(tmp_path / "n" / "1.parquet", {"id": [0, 1], "x": [[1.0, 2.0], [3.0, 4.0]]})
     assert imported(edges, tmp_path / "n")[0].features.values.tolist() == [[1, 2], [3, 4]]
+@pytest.mark.parametrize(
+    ("text", "number", "point"),
+    [
+        ("src;dst;weight\n0;1;1.234,5\n1;2;12,5\n", "1.234,5", ","),
+        ("src;dst;weight\n0;1;1.234\n1;2;12,5\n", "1.234", ","),
+        ("src;dst;weight\n0;1;12.500\n1;2;1.234.567\n2;0;0,5\n", "12.500", ","),
+        ("src;dst;weight;x\n0;1;1,234;0.5\n1;2;1,500;1.5\n", "1,234", "."),
+        ("src\tdst\tweight\n0\t1\t1,234\n1\t2\t1,500\n", "1,234", "."),
+        ('src,dst,weight\n0,1,"1,234.5"\n1,2,7\n', "1,234.5", "."),
+        ('src,dst,weight\n0,1,"1,5"\n1,2,7\n', "1,5", "."),
+        ("src,dst,weight\n0,1,1\u202f234\n1,2,7\n", "1\u202f234", "."),
+        ("src,dst,weight\n0,1,1'234.5\n1,2,7\n", "1'234.5", "."),
+    ],
+)
+def test_numbers_with_thousands_separators_are_refused(
+    text: str, number: str, point: str, tmp_path: Path
+) -> None:
+    """In weights, labels and features, whether most numbers have separators or a few."""
+    (tmp_path / "e.csv").write_text(text)
+    says = f"column 'weight': {number!r} is not a number with the decimal point {point!r}: write numbers"
+    with pytest.raises(DataError, match=f".*{re.escape(says)}"):
+        imported(tmp_path / "e.csv")
+    source, target, _, *rest = text.splitlines()[-1].split(text[3])
+    few = text + "".join(text[3].join([source, target, "7", *rest]) + "\n" for _ in range(12))
+    (tmp_path / "e.csv").write_text(few)
+    with pytest.raises(
+        DataError, match=rf"line 2, column 'weight': {re.escape(repr(number))} is not a valid"
+    ):
+        imported(tmp_path / "e.csv")
+    with pytest.raises(DataError, match=r"Write numbers without thousands separators, and set text\.decimal"):
+        imported(tmp_path / "e.csv")
+    write(tmp_path / "e.csv", {"src": [0, 1, 2], "dst": [1, 2, 0]})
+    for name in ("label", "income"):
+        (tmp_path / "n.csv").write_text(text.replace("src", "id").replace("dst", "f").replace("weight", name))
+        with pytest.raises(
+            DataError, match=rf"n\.csv, column '{name}': {re.escape(repr(number))} is not a num"
+        ):
+            imported(tmp_path / "e.csv", tmp_path / "n.csv")
+
+
+def test_numbers_with_decimal_commas_and_points(tmp_path: Path) -> None:
+    """A point is read in a file with decimal commas only if it cannot separate thousands."""
+    words = [
+        "1,234",
+        "-0,5",
+        "0.5",
+        "12.34",
+        "1.2345",
+        "1234.567",
+        "0.123",
+        "7",
+        "1.234",
+        "-12.500",
+        "1.234,5",
+    ]
+    wanted = [1.234, -0.5, 0.5, 12.34, 1.2345, 1234.567, 0.123, 7, np.nan, np.nan, np.nan]
+    values, missing, bad = read_real_numbers(pa.array(words), ",")
+    assert np.array_equal(values, wanted, equal_nan=True)
+    assert (bad.tolist(), missing.any()) == (np.isnan(wanted).tolist(), False)
+    (tmp_path / "e.csv").write_text("src;dst;weight\n0;1;1,234\n1;2;1,500\n")
+    graph, said = imported(tmp_path / "e.csv")
+    assert graph.topology.edge_weights is not None
+    assert graph.topology.edge_weights.tolist() == [np.float32(1.234), 1.5]
+    assert f"{tmp_path / 'e.csv'}: commas in numbers are decimal points" in said
