@@ -67,9 +67,10 @@ NO_PIECES = {
     "source": {"_MAX_LABELLED", "_MAX_VALUES"},
     "synthetic.planted_partition": {"_SAMPLED_EDGES"},
     "tables.import_tables": {"LARGE_INPUT"},
+    "tables.infer_schema": {"_DAY"},
     "tables.read_vertices": {"MAX_CLASSES"},
     "tables.csv_batches": {"MAX_RECORD_BYTES"},
-    "tables.table_files": {"_BYTES", "_MAX_FOLDERS"},
+    "tables.table_files": {"_BYTES", "_MAX_FOLDERS", "_START"},
     "tables.vertex_ids": {"_MAX_ODD"},
 }
 """Large numbers that bound what is allowed or looked at, mark a format, or estimate."""

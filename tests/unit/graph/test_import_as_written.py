@@ -1040,6 +1040,8 @@ def test_an_empty_first_file_of_lists_does_not_fix_their_length(tmp_path: Path) 
     write(tmp_path / "n" / "0.parquet", {name: pa.array([], kind) for name, kind in kinds.items()})
     write(tmp_path / "n" / "1.parquet", {"id": [0, 1], "x": [[1.0, 2.0], [3.0, 4.0]]})
     assert imported(edges, tmp_path / "n")[0].features.values.tolist() == [[1, 2], [3, 4]]
+
+
 @pytest.mark.parametrize(
     ("text", "number", "point"),
     [
