@@ -1,4 +1,4 @@
-"""Compatibility table: the features that components of a run do not support, and the one error for them.
+"""Compatibility of run components with features, and the error for an unsupported combination.
 
 A component is a part of the settings that a user can replace or remove: a kind of sampler or model, a device,
 a strategy, or a single setting. A feature is a property of the data or of the settings. Components declare
@@ -31,9 +31,9 @@ class Feature:
     """Property of the data or of the settings that some components do not support."""
 
     title: str
-    """Name in tables and messages."""
+    """Name of the feature in tables and messages."""
     remedy: str = ""
-    """How to do without the feature; empty for a property of the data."""
+    """Remedy that removes the feature from a run; empty for a property of the data."""
 
 
 FEATURES: Mapping[str, Feature] = MappingProxyType(
@@ -87,7 +87,7 @@ SETTINGS: Mapping[str, Collection[str]] = {
     "distributed.cache": ("links", "split_edges"),
     "train.objective=links": ("accelerated_full_graph", "full_graph_ranks", "split_edges"),
 }
-"""Features that single settings refuse: a setting can be a component as well as a feature."""
+"""Features that single settings refuse. A setting can be a component as well as a feature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +95,20 @@ class Component:
     """Part of a run, with the features that it refuses."""
 
     name: str
-    """The component as a user writes it, such as `sampler.kind=saint`."""
+    """Name of the component as in the settings, such as `sampler.kind=saint`."""
     refuses: Collection[str]
-    """Names of features."""
+    """Names of the features that the component refuses."""
     remedy: Callable[[str, Collection[str]], str] = lambda refused, features: ""
-    """How to do without the component if it refuses a feature, in a run with the given features."""
+    """Function that returns how to do without the component, given the refused feature and all features."""
     undeclared: str = ""
-    """Where a third party can declare the features, if the component declares none."""
+    """Place where a third party can declare features, if the component declares none."""
     error: type[HyrtError] = ConfigError
 
 
 def find_conflict(components: Iterable[Component], features: Mapping[str, str]) -> HyrtError | None:
     """Return the error for the first component that refuses a feature; None if there is none.
 
-    `features` are the run's features: descriptions by name.
+    `features` maps the names of the run's features to descriptions.
     """
     for component in components:
         for name in FEATURES:
@@ -133,9 +133,9 @@ def _describe_conflict(component: Component, name: str, features: Mapping[str, s
 
 
 def list_features(config: Config, graph: Graph | None = None) -> dict[str, str]:
-    """Return the features of a run in one process: descriptions by name.
+    """Return the features of a run in one process, as descriptions by name.
 
-    If `graph` is None, these are only the features that follow from the settings.
+    If `graph` is None, only the features that follow from the settings are included.
     """
     sampler, settings = config.sampler, config.distributed
     kind = f"sampler.kind={sampler.kind}"
@@ -201,7 +201,7 @@ def setting_component(setting: str, refused: Collection[str]) -> Component:
 
 
 def distributed_settings_refusal(mode: str) -> Component:
-    """Return the component of a mode on ranks, such as `--full-graph`, that exchanges no mini-batches."""
+    """Return the component of a distributed mode that exchanges no mini-batches, such as `--full-graph`."""
     return Component(mode, _DISTRIBUTED_SETTINGS.values())
 
 
@@ -253,7 +253,7 @@ def _loadable(group: EntryPointGroup) -> Iterator[str]:
 def device_component(backend: type[Device], info: DeviceInfo) -> Component:
     """Return the component of a device of a run, from its description and its capabilities."""
     refused = {
-        "hetero": "hetero" not in info.forms,  # A group of devices for chunks accepts none either.
+        "hetero": "hetero" not in info.forms,  # A group of devices for chunks has no such form either.
         "full_graph": not info.whole_graphs,
         "hetero_full_graph": "in_place" not in info.forms,
         "shared_full_graph": not issubclass(backend, SharesColumns),

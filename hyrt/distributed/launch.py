@@ -16,7 +16,7 @@ _NEEDED = ("RANK", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True, slots=True)
 class LaunchInfo:
-    """Rank of a process that was started by a launcher."""
+    """Rank, number of ranks and restarts of a process that a launcher has started."""
 
     rank: int
     size: int

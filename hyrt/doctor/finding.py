@@ -1,4 +1,4 @@
-"""Findings of `hyrt doctor`, and their text output, which names the state so that color is optional."""
+"""Findings of `hyrt doctor`, and their text output, which names the state so that colour is optional."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def exit_code(findings: Sequence[DoctorFinding]) -> int:
 _STATE_WIDTH = max(map(len, STATES))
 _CHECK_WIDTH = 15
 _MIN_WIDTH = 60
-# SGR color codes: green, cyan, yellow and bold red.
+# SGR colour codes: green, cyan, yellow and bold red.
 _COLOURS: dict[State, str] = {"ok": "32", "note": "36", "warning": "33", "broken": "1;31"}
 
 

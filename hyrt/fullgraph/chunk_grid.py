@@ -315,7 +315,7 @@ class ChunkGrid:
     vertices: Intervals
     """Intervals of the vertices that this process computes."""
     sources: RowIntervals
-    """Intervals of the same vertices, followed by those of the vertices received from other processes."""
+    """Intervals of these vertices, followed by intervals of the vertices from other processes."""
     targets: Intervals
     all_edges: ChunkCounts | None
     """Counts for all edges, by destination and source; None if no layer reads all edges in chunks."""

@@ -54,7 +54,7 @@ class ChunkedStep:
     out_bytes: int
     """Bytes copied from the devices; `in_bytes` are the bytes copied to them."""
     host_bytes: int
-    """Bytes of intermediate matrices that are kept on the host."""
+    """Bytes of intermediate matrices on the host."""
     file_bytes: int
     """Part of `host_bytes` that is in files."""
     copy_s: float = 0.0

@@ -55,7 +55,7 @@ class FullGraphForward:
         self.plan = plan
         self.num_vertices = len(graph.rows)
         self.num_sources = graph.topology.num_vertices
-        """Number of message rows, which are those of local and remote vertices."""
+        """Number of message rows: one per local and remote vertex."""
         self.memory = MatrixPool(budget)
         self.features = features
         self.gatherings: list[GatherOp] = [

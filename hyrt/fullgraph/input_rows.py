@@ -35,7 +35,7 @@ class MmapRows:
         self._at = values.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
 
     def drop_pages(self, start: int, stop: int) -> None:
-        """Drop all pages from memory that lie entirely within a range of rows."""
+        """Drop from memory all pages that contain only rows of a range."""
         first = -(-(self._at + start * self._row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
         last = (self._at + stop * self._row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first:

@@ -78,7 +78,7 @@ class StepCheckpointer(Protocol):
         ...
 
     def save(self, position: StepPosition, matrices: Mapping[str, Array]) -> None:
-        """Save a checkpoint while nothing changes. Raises CheckpointWriteError if it cannot be written."""
+        """Save a checkpoint of matrices that do not change. Raises CheckpointWriteError if this fails."""
         ...
 
     def take_resumed_step(self, step: int) -> StepCheckpoint | None:

@@ -189,7 +189,7 @@ class RankSlice:
 
 
 ALL = RankSlice()
-"""Slice of a process that computes complete steps."""
+"""`RankSlice` of a process that computes complete steps."""
 
 
 def cut(units: Ids, split: Sequence[int]) -> list[Ids]:

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-# Column width of most papers, and a height with room for eight ticks; in inches.
+# Width of a column in most papers, and a height with space for eight ticks, in inches.
 _WIDTH, _HEIGHT = 3.4, 2.3
 _FONT_POINTS = 8
 
-# matplotlib has more formats, but some reject metadata, require TeX or are not images.
+# Supported suffixes. matplotlib has more formats, but some reject metadata, require TeX or are not images.
 _KINDS = (".png", ".svg", ".pdf", ".eps")
 
 
@@ -53,7 +53,7 @@ def save_plot(figure: Figure, path: Path) -> None:
 
     try:
         with (
-            # Keep text as text for papers and searches: as such in SVG, as TrueType in PDF.
+            # Save text as text (as TrueType in PDF), so that papers can embed it and searches find it.
             rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "hyrt"}),
             atomic_file(path) as file,
         ):
@@ -70,10 +70,10 @@ def _no_date(path: Path) -> dict[str, None]:
 
 
 def plot_scaling(scaling: Sequence[tuple[int, Prediction]], path: Path) -> None:
-    """Plot speed-ups relative to the first row, linear speed-up, and each row's bottleneck.
+    """Plot the speed-up relative to the first entry, the linear speed-up, and the bottleneck of each entry.
 
-    `scaling` has at least two (number of accelerators, prediction). Raises DataWriteError if the file cannot
-    be written.
+    `scaling` has at least two pairs (number of accelerators, prediction). Raises DataWriteError if the file
+    cannot be written.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -100,7 +100,7 @@ def plot_scaling(scaling: Sequence[tuple[int, Prediction]], path: Path) -> None:
     save_plot(figure, path)
 
 
-# Charts that `hyrt plot` draws by default.
+# Keys of the charts that `hyrt plot` draws by default.
 _DEFAULT_KEYS = ("loss", "metrics")
 
 
@@ -122,7 +122,7 @@ def select_charts(charts: Sequence[Chart], keys: Sequence[str] | None) -> list[C
 
 
 def plot_charts(charts: Sequence[Chart], path: Path) -> None:
-    """Plot charts with all their points below each other, each as wide as a column of a paper.
+    """Plot charts below each other, with all points, each as wide as a column of a paper.
 
     Raises DataWriteError if the file cannot be written.
     """
@@ -157,7 +157,7 @@ def plot_charts(charts: Sequence[Chart], path: Path) -> None:
         save_plot(figure, path)
 
 
-# Default of UMAP.
+# Default of UMAP for the number of neighbours per row.
 _NUM_NEIGHBOURS = 15
 
 
@@ -176,8 +176,8 @@ class Projection2D:
 def principal_components(rows: Array) -> tuple[NDArray[np.float64], tuple[float, float]]:
     """Project rows [n, width] on their first two principal components (Pearson, 1901).
 
-    Returns positions [n, 2] float64 and both fractions of the variance. The sign of an axis makes the largest
-    weight of its component positive. If `width` is 1, the second axis is zero.
+    Returns positions [n, 2] float64, and the fraction of the variance of each component. The sign of a
+    component is chosen so that its largest weight is positive. If `width` is 1, the second axis is zero.
     """
     centred = rows.astype(np.float64) - rows.mean(0, dtype=np.float64)
     variances, axes = np.linalg.eigh(centred.T @ centred)
@@ -199,8 +199,7 @@ def project_pca(rows: Array) -> Projection2D:
 
 def check_umap() -> None:
     """Raise ConfigError if UMAP is not installed, before anything is computed."""
-    # Look for the distribution: another package has the same module name, and importing UMAP compiles for
-    # seconds.
+    # Look for the distribution: another package has the same module name, and importing UMAP takes seconds.
     try:
         distribution("umap-learn")
     except PackageNotFoundError:
@@ -220,14 +219,14 @@ def project_umap(rows: Array, seed: int) -> Projection2D:
     from umap import UMAP
 
     with warnings.catch_warnings():
-        # Users cannot avoid UMAP's warnings.
+        # Ignore the warnings of UMAP, which users cannot prevent.
         warnings.simplefilter("ignore")
-        # UMAP with a seed always uses one thread.
+        # With a seed, UMAP always uses one thread.
         positions = UMAP(n_neighbors=_NUM_NEIGHBOURS, random_state=seed % 2**32, n_jobs=1).fit_transform(rows)
     return Projection2D(np.asarray(positions, np.float64), ("UMAP 1", "UMAP 2"))
 
 
-# More colours are indistinguishable, and more numbers are illegible.
+# Maximum number of distinguishable colours, and maximum number of classes for which numbers are legible.
 _MAX_COLOURS, _MAX_NUMBERED_CLASSES = 20, 12
 
 
@@ -272,8 +271,8 @@ def plot_embeddings(projection: Projection2D, labels: Array | None, path: Path) 
 def plot_confusion(counts: Array, split: str, path: Path) -> None:
     """Plot a confusion matrix, normalized by row; the title names `split`.
 
-    `counts[i, j]`: number of vertices of class i that were predicted as class j. Raises DataWriteError if the
-    file cannot be written.
+    `counts[i, j]` is the number of vertices of class i that were predicted as class j. Raises DataWriteError
+    if the file cannot be written.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -298,7 +297,7 @@ def plot_confusion(counts: Array, split: str, path: Path) -> None:
         save_plot(figure, path)
 
 
-# More curves are indistinguishable, and more points are not visible.
+# Maximum number of distinguishable curves, and maximum number of points that are visible on a curve.
 _MAX_CURVES, _MAX_POINTS = 10, 1000
 
 
@@ -312,15 +311,15 @@ class RocCurve:
     """Area under the curve, 0 to 1."""
     false_positive_rates: NDArray[np.float64]
     true_positive_rates: NDArray[np.float64]
-    """False and true positive rate for each threshold, [p] each, increasing from 0 to 1."""
+    """Rate of true positives at each threshold, [p], increasing from 0 to 1 like `false_positive_rates`."""
 
     __repr__ = short_repr
 
 
 def roc_points(scores: Array, positive: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Compute false and true positive rates at each distinct score, from (0, 0) and the highest score on.
+    """Compute false and true positive rates, from (0, 0), for the distinct scores in descending order.
 
-    `scores` [n] has no NaN; `positive` [n] has true and false entries.
+    `scores` [n] must not contain NaN, and `positive` [n] must have true and false entries.
     """
     order = np.argsort(-scores, kind="stable")
     ranked = scores[order]
@@ -333,17 +332,17 @@ def roc_points(scores: Array, positive: NDArray[np.bool_]) -> tuple[Array, Array
 
 
 def roc_curves(scores: Array, labels: Array) -> list[RocCurve]:
-    """Compute one curve for two classes, one per class for several, or one per binary label.
+    """Compute one ROC curve for two classes, one per class for more classes, or one per binary label.
 
     `scores` are [n, C]; `labels` are [n] classes or [n, K] of 0 and 1, with -1 for unknown. A class or label
     without positive or without negative rows has no curve.
     """
-    from hyrt.objective.metrics import log_odds, roc_auc  # Imports torch.
+    from hyrt.objective.metrics import log_odds, roc_auc  # Not at the top: imports torch.
 
     if labels.ndim == 2:
         columns = [(f"label {index}", scores[:, index], labels[:, index]) for index in range(labels.shape[1])]
     elif scores.shape[1] == 2:
-        # As in the metric roc_auc.
+        # Use the same margin as the metric roc_auc.
         margin = scores[:, 1].astype(np.float64) - scores[:, 0]
         columns = [("class 1", margin, labels)]
     else:
@@ -364,7 +363,7 @@ def roc_curves(scores: Array, labels: Array) -> list[RocCurve]:
 
 
 def plot_roc(curves: list[RocCurve], split: str, path: Path) -> None:
-    """Plot ROC curves, or those with the most positive rows if there are many.
+    """Plot ROC curves; if there are many, only the curves with the most positive rows.
 
     `curves` must not be empty. Raises DataWriteError if the file cannot be written.
     """

@@ -281,7 +281,7 @@ class Progress:
 
         assert self._console is not None
         self._end_if_resized()
-        # Show only the first lines on a low terminal; they show the latest steps.
+        # If the terminal has few rows, show only the first lines, which describe the latest steps.
         lines = self._console.render_lines(picture, pad=False)[: self._console.height]
         size = self._console.size.width, self._console.size.height
         self._drawn_size = size, [Segment.get_line_length(line) for line in lines]
@@ -428,7 +428,7 @@ def _is_notebook() -> bool:
     Its output is a terminal, but notebooks cannot move the cursor up.
     """
     variables = os.environ
-    # The kernel sets these variables to disable pagers and select colors in notebooks.
+    # The kernel sets these variables to disable pagers and select colours in notebooks.
     is_kernel = variables.get("TERM") == "xterm-color" and variables.get("GIT_PAGER") == "cat"
     return "JPY_PARENT_PID" in variables or is_kernel
 

@@ -97,7 +97,7 @@ def _end_now(code: int) -> NoReturn:
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.main_thread():
                 thread.join()
-        # For example, atexit functions remove temporary files. There is no public function to run these.
+        # For example, atexit functions remove temporary files. No public function runs all of them.
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):

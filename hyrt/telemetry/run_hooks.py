@@ -74,7 +74,7 @@ class CrashContext(Hook):
         self._close()
 
     def on_abort(self) -> None:
-        # No driver has caused this exit.
+        # The process exits regularly, so no driver is the cause.
         self._close()
 
     def _close(self) -> None:

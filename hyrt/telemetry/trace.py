@@ -302,8 +302,8 @@ def trace_json(trace: Trace, trainers: Sequence[str], about: Mapping[str, Any]) 
     """Return the whole trace as JSON, in which unfinished slices end at the current time and are marked.
 
     Times are microseconds since the start of the trace, with three decimals (nanoseconds). Nothing may be
-    added to the trace meanwhile, except by threads that hang. `trainers` has the names of the trainers in
-    order, and `about` further entries of `otherData`.
+    added to the trace during this call, except by threads that hang. `trainers` has the names of the trainers
+    in order, and `about` further entries of `otherData`.
     """
     return join_json([trace_lines(trace, trainers)], {**about, **trace_facts(trace)})
 

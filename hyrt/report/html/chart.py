@@ -51,7 +51,7 @@ def _environment() -> Environment:
             "script": ("uplot.min.js", "charts.js"),
         }.items()
     }
-    # The license of uPlot must be in every copy.
+    # The licence of uPlot must be in every copy.
     texts["script"] = f"/*\nuPlot: {_template('uplot.LICENSE')}*/\n{texts['script']}"
     environment.globals |= {"Markup": Markup, **{name: Markup(text) for name, text in texts.items()}}
     return environment
@@ -87,7 +87,7 @@ class Series:
     y: Sequence[Number]
     """Values of the points at `x`; NaN for missing values."""
     colour: int = 0
-    """Index of the line's color on the page, from 0."""
+    """Index of the line's colour on the page, from 0."""
     dashed: bool = False
     """Whether the line is dashed, as predictions are."""
 
@@ -111,7 +111,7 @@ class Chart:
     step: bool = False
     """Whether each value holds until the next point."""
     bands: Sequence[tuple[float, float, int, str]] = ()
-    """Bands below the lower edge, as (from x, to x, color, name)."""
+    """Bands below the lower edge, as (from x, to x, colour, name)."""
     clips_outliers: bool = False
     """Whether outliers, such as steps that include compilation or a wait, are cut off at the top."""
 
