@@ -172,7 +172,7 @@ class HeartbeatMonitor:
         return [other for other, (_, received_at) in self._heartbeats.items() if received_at < since]
 
     def _slowest_ranks(self, group: str) -> list[int]:
-        """Return the ranks that have started the fewest operations of a group; empty if this rank is one."""
+        """Return the ranks that have started the fewest operations of a group, if fewer than this rank."""
         counts = {other: _operation_counts(beat).get(group) for other, (beat, _) in self._heartbeats.items()}
         known = {other: count for other, count in counts.items() if count is not None}
         lowest = min(known.values(), default=0)
@@ -254,7 +254,7 @@ class HeartbeatMonitor:
                 self._record_failure(RankFailureError(f"rank {other} was lost: {silent}"), other)
 
     def _watch_store(self) -> None:
-        # Run this in a separate thread: a call to a store on an unreachable machine can block for minutes.
+        # Use a separate thread, because a call to a store on an unreachable machine can block for minutes.
         while not self._stop.wait(HEARTBEAT_S):
             silent_s = time.monotonic() - self._answered_at
             if silent_s > self._silent_s + HEARTBEAT_S:

@@ -246,8 +246,8 @@ class DeviceGroup:
     ) -> None:
         """Run `work` on every device, with the device's index and kernels.
 
-        With several devices, `wrap` creates a context in which each of them works and which sees its
-        failures. Copies to the host are complete on return, and errors are the same as for `run_in_threads`.
+        With several devices, `wrap` creates a context for the work of each device, which sees its failures.
+        Copies to the host are complete on return, and errors are the same as for `run_in_threads`.
         """
         if len(self.kernels) == 1:
             with self._entered[0]():

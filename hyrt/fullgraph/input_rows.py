@@ -152,7 +152,7 @@ class InputRows:
         return SparseRows.from_features(all_rows.take(vertices, workers))
 
     def _values(self, start: int = 0, stop: int | None = None) -> Array:
-        """Return a range of rows as dense values."""
+        """Return a range of the dense rows as a numpy array."""
         assert self._dense is not None
         return to_numpy_dtype(self._dense[start:stop])
 

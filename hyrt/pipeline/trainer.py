@@ -99,7 +99,7 @@ def plan_input(
         isinstance(features, AggregatedRows)
         or (isinstance(features, QuantizedRowSource) and features.all_rows is not None)
     )
-    # If user-defined edge loops run on a full graph, they read the rows directly.
+    # If a full graph needs edge loops, the host computes its vertices and reads the rows directly.
     may_fuse = fuse and is_here and not (whole and needs_loops(model))
     if may_fuse and takes.aggregation is not None and "aggregated" in forms:
         return InputPlan("aggregated", takes.aggregation)

@@ -216,7 +216,7 @@ class ChildProcess:
             self._process.kill()
 
     def reap(self, limit_s: float) -> int | None:
-        """Wait for the end of the process, or kill it after `limit_s` seconds; return its exit code.
+        """End the process, by a kill if it is running, and close its pipes; return its exit code.
 
         The exit code is None if the process is stuck in the kernel, so that it cannot be killed.
         """

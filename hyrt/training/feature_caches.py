@@ -60,7 +60,7 @@ class DeviceCaches(Hook):
         self._caches: dict[str, DeviceCache] = {}
 
     def fill(self, trainers: Sequence[Trainer], split: Sequence[int], workers: Workers) -> None:
-        """Fill each device's feature cache with the rows that are read most often, and set its input plan.
+        """Fill each device's feature cache with the rows of highest expected use, and set its input plan.
 
         `split` has the units of a step per trainer. Raises ConfigError if no device supports feature caches
         and the size is not `auto`, or if the size is less than one row, and DeviceOutOfMemoryError with the

@@ -292,7 +292,7 @@ class Training:
                 self.parts.emit(Notice(kind="info", text=text))
 
     def _end_steps_of_epoch(self) -> None:
-        """Record the results of the epoch's steps, and reset the counters for the next epoch."""
+        """Report the results of the epoch's steps, and reset the counters for the next epoch."""
         parts, state = self.parts, self.state
         loss_sum, normalizer, edges = state.epoch_sums
         state.unevaluated = loss_sum / normalizer if normalizer else 0.0
