@@ -35,7 +35,7 @@ _MAX_LAUNCH_FRACTION = 0.97
 OTHER_SIZE = 1.2
 """Minimum ratio of two target counts that are considered different."""
 
-# Relative speed difference between trainers of one kind.
+# Typical relative difference of speed between trainers of one kind.
 _PEER_ERROR = 0.06
 # A trainer that deviates by more than this many standard errors is an outlier, which says nothing about other
 # trainers.
@@ -281,7 +281,7 @@ class Point(NamedTuple):
     units: float
     seconds: float
     error: float
-    """Relative error of the time."""
+    """Relative standard error of the observed time."""
     age: int
     """Age of the observation in periods."""
     threads: int

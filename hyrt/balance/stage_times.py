@@ -216,7 +216,7 @@ def _robust_means(rows: Floats) -> Floats:
 
 
 def medians(rows: Floats) -> Floats:
-    """Return the median of each column. For so few rows, this is faster than `np.median`."""
+    """Return the median of each column. For few rows, this is faster than `np.median`."""
     ordered = np.sort(rows, axis=0)
     count = len(ordered)
     result: Floats = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
@@ -310,7 +310,7 @@ class ThreadScaling:
     """Time with k threads relative to one thread: serial + (1 - serial) / min(k, max_threads)."""
 
     serial: float = 0.02
-    """Serial fraction (Amdahl's law)."""
+    """Fraction of the work that one thread does (Amdahl's law)."""
     max_threads: float = math.inf
     """Number of threads that saturates the memory bandwidth; additional threads gain nothing."""
 

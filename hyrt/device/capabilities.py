@@ -49,7 +49,7 @@ class TakesObjective(ABC):
         """Train for an objective, starting with the next `load`.
 
         A device that runs torch calls the objective's code. A device with custom kernels computes the
-        objectives that it has kernels for; for any other objective, it passes the scores to
+        objectives for which it has kernels. For any other objective, it passes the scores to
         `hyrt.objective.host_loss.compute_host_loss`, which returns their gradient.
 
         Raises

@@ -232,7 +232,7 @@ def read_name(name: str) -> tuple[str, int, EntryPoint]:
 
 
 class _BrokenBackendError(Exception):
-    """Error with the remedy for a backend that cannot be imported, or fails or hangs during probing."""
+    """Import failure of a backend, or failure or hang of its probe. The message contains the remedy."""
 
 
 def _query_backends(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], tuple[DeviceInfo, ...], str]:

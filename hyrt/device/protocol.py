@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hyrt.sampling.minibatch import MiniBatch
 
 InputForm = Literal["rows", "quantized", "sparse", "aggregated", "in_place", "ids", "cached", "hetero"]
-"""Type of `MiniBatch.inputs` as passed to `transfer`; see `hyrt.pipeline.trainer.InputPlan`."""
+"""Form of the inputs that `transfer` receives in a mini-batch; see `hyrt.pipeline.trainer.InputPlan`."""
 
 HOST_FORMS: tuple[InputForm, ...] = ("rows", "sparse", "aggregated", "in_place", "hetero")
 """Input forms that a torch module on the host accepts."""
@@ -137,7 +137,7 @@ class StepResult:
     """The objective's counts by name, including `targets`, the number of targets. Empty if there were no
     targets."""
     normalizer: float
-    """The mini-batch's share of the divisor; see `MiniBatch.normalizer`."""
+    """Share of the mini-batch in the divisor of the loss; see `MiniBatch.normalizer`."""
     gradients: Sequence[torch.Tensor]
     """One host tensor per parameter: the gradient of `loss_sum`. Empty if there were no targets."""
     seconds: Mapping[str, float] = field(default_factory=dict)

@@ -439,7 +439,7 @@ def _log_normal(
     """Return degrees and shares of log-normal classes with a given mean, finer for large degrees."""
     if mean == 0:
         return np.zeros(1), np.ones(1)
-    # Share of vertices above the start of each class, decreasing geometrically to one vertex.
+    # Share of vertices above the start of each class, which decreases geometrically to one vertex.
     above = np.geomspace(1.0, 1.0 / num_vertices, levels)
     shares = np.append(-np.diff(above), above[-1])
     middles = above - shares / 2

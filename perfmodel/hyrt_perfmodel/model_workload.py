@@ -135,7 +135,7 @@ class _LayerWork:
     macs: float
     """Number of multiply-accumulates in the forward pass."""
     edge_bytes: float
-    """Mean bytes of a row that an edge reads."""
+    """Mean number of bytes of a row that an edge reads."""
     weights: float
     calls: float
     """Operator calls, in multiples of those of a layer on a homogeneous graph."""

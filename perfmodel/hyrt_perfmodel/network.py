@@ -30,7 +30,7 @@ _RATE = re.compile(r"([0-9]{1,18}(?:\.[0-9]+)?)([kmg])bit")
 _FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
 _SOCKET_LATENCY_S = 5e-5
 NETWORK_SUFFIXES = (".yaml", ".yml")
-# Measured between four emulated nodes at 200 Mbit/s: benchmarks/2026-11-23-rows.md.
+# Measured between four emulated nodes with 200 Mbit/s links: benchmarks/2026-11-23-rows.md.
 _UNEVEN_PART = 0.85
 
 

@@ -119,11 +119,11 @@ class Host:
     """Number of edges that one thread samples per second, or None if unknown."""
     launch_s: NonNegative = 0.0
     values_per_s: Unbounded = math.inf
-    """Rate of the CPU trainer, like `launch_s`; see `TrainerRates`."""
+    """Rate of the CPU trainer, as is `launch_s`; see `TrainerRates`."""
     step_s: NonNegative = 0.0
     wait_s: NonNegative = 0.0
     lock_s: NonNegative = 0.0
-    """Contention, like `step_s` and `wait_s`; see `CoreContention`."""
+    """Contention on the host cores, together with `step_s` and `wait_s`; see `CoreContention`."""
     weights_gb_s: Unbounded = math.inf
     """Bandwidth of gradient sum, optimizer step and weight broadcast in 1e9 bytes per second."""
     models: Mapping[str, TrainerRates] = field(default_factory=dict)

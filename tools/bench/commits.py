@@ -112,7 +112,7 @@ class CommitRun:
         return CommitRun(
             side=side,
             model=model,
-            # The first epoch is warm-up.
+            # Skip the first epoch, which is warm-up.
             ms_per_step=1e3 * statistics.median(epoch["seconds"] / steps for epoch in epochs[1:]),
             mteps=statistics.median(epoch["mteps"] for epoch in epochs[1:]),
             loss=epochs[-1]["loss"],

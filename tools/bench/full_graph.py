@@ -198,7 +198,7 @@ def skip_computation() -> None:
 
 
 def run_peer(options: argparse.Namespace, folder: Path, model: str) -> dict[str, Any]:
-    """Run the baseline once."""
+    """Run the baseline once, and return its record."""
     script = str(options.peers / "full_graph_peer.py")
     command = [options.peer_python, script, options.peer, str(folder), model, str(options.epochs)]
     return child_record(command, f"the peer ({' '.join(command)})", dict(os.environ))

@@ -62,7 +62,7 @@ def train_pyg(graph: Graph, epochs: int, hidden: int, seed: int) -> float:
     x = {name: torch.from_numpy(table.values) for name, table in tables.items() if table is not None}
 
     class Net(torch.nn.Module):
-        """Projection or embedding per type, then two layers of a mean per relation and the self row."""
+        """Projection or embedding per type, and two layers of a mean per relation and the self row."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -123,7 +123,7 @@ def train_pyg(folder: str, epochs: int, hidden: int, threads: int) -> dict[str, 
     keys = [(relation.source, relation.name, relation.destination) for relation in graph.types.relations]
 
     class HeteroNet(torch.nn.Module):
-        """Projection per type, then two layers of a mean per relation and the self row."""
+        """Model with a projection per type, then two layers of a mean per relation and the self row."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -24,7 +24,7 @@ from dgl.nn import SAGEConv
 
 
 class BlockSage(torch.nn.Module):
-    """Two GraphSAGE layers over blocks."""
+    """Model with two GraphSAGE layers over blocks."""
 
     def __init__(self, features: int, hidden: int, width: int) -> None:
         super().__init__()

@@ -147,7 +147,7 @@ def main() -> None:
         }
         for model in options.models:
             runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
-            # The first round compiles kernels; discard it.
+            # Discard the first round, which compiles kernels.
             for number in range(options.rounds + 1):
                 for side in sorted(sides, reverse=number % 2 == 0):
                     command = [sys.executable, __file__, *sys.argv[1:], "--child", model]

@@ -33,7 +33,7 @@ _CLUSTER = Path(__file__).with_name("cluster.py")
 
 @dataclass(frozen=True, slots=True)
 class EpochOnCluster:
-    """Measurements of one run."""
+    """Measurements of one run on the cluster."""
 
     epoch_s: float
     bytes: Mapping[str, float]

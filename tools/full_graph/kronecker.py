@@ -57,7 +57,7 @@ def scramble_vertex(v, scale, key):
 
 @_compile
 def generate_edges(key, scramble, scale, first, sources, targets):
-    """Generate edges first, first + 1, ... of the graph."""
+    """Generate the edges with the numbers first, first + 1, ..."""
     for i in range(len(sources)):
         stream = vertex_stream(key, np.uint64(first + i))
         u = v = np.uint64(0)

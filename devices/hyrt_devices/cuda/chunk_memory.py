@@ -120,7 +120,7 @@ class ChunkTimes:
         """Bytes copied to the device and from the device since `begin`."""
 
     def begin(self, stream: Any) -> None:
-        """Start measuring a step; `stream` is the compute stream."""
+        """Start measuring a step, whose compute stream is `stream`."""
         self._timeline = Timeline(self._driver, stream)
         self._marks = []
         self.about = ""

@@ -224,7 +224,7 @@ _OUTPUTS = 2
 
 @dataclass(slots=True)
 class _Output:
-    """Output slots of one launch."""
+    """Slots for the gradients and results of one launch."""
 
     gradients: Slot
     results: Slot
@@ -265,7 +265,7 @@ class Sums:
 
     @property
     def events(self) -> list[Any]:
-        """Events of the commands."""
+        """Events of the commands that compute and transfer the sums."""
         return [event for _, event in self.commands]
 
 

@@ -97,7 +97,7 @@ class BufferPools:
             raise MemoryError(str(error)) from error
 
     def give(self, slot: Slot) -> None:
-        """Return a slot to the pool."""
+        """Put a slot from `take` back into the pool."""
         slot.fresh = False
         self.slots.give(slot, slot.place)
 

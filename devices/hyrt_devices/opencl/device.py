@@ -1,4 +1,4 @@
-"""OpenCL trainer."""
+"""Trainer on an OpenCL device."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class OpenclLoops:
         self._queue = queue
         self._errors = errors
         self._report_times = report_times
-        # (start, end) of copies and of kernels, in seconds.
+        # (start, end) of each copy and of each kernel, in seconds.
         self._copied: list[tuple[float, float]] = []
         self._computed: list[tuple[float, float]] = []
         self._taken: dict[int, Any] = {}

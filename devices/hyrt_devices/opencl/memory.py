@@ -49,7 +49,7 @@ class DeviceMemory:
         return cl.Buffer(self._context, flags, hostbuf=array)
 
     def give(self, buffer: Any) -> None:
-        """Return a buffer that `take` returned to the pool."""
+        """Put a buffer from `take` back into the pool."""
         self.buffers.give(buffer)
 
 

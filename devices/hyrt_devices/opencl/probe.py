@@ -1,4 +1,4 @@
-"""Discovery of OpenCL devices."""
+"""Discovery of OpenCL devices, and reasons why devices cannot be used."""
 
 from __future__ import annotations
 

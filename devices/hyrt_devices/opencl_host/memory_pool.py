@@ -88,7 +88,7 @@ class DeviceMemoryPool(Generic[P]):
             return piece
 
     def give(self, piece: P, place: Hashable = None) -> None:
-        """Return a buffer that `take` returned to the pool."""
+        """Put a buffer from `take` back into the pool."""
         with self._lock:
             if self._lent.pop(id(piece), None) is None:
                 return

@@ -56,7 +56,7 @@ class Prediction:
     iterations: int
     epoch_s: float
     throughput_mteps: float
-    """Million sampled edges per second."""
+    """Number of sampled edges per second, in millions."""
     bottleneck: str
     """Stage that limits the iteration, or `cores` if the sum of the stages on host cores does."""
     memory: Mapping[str, MemoryNeed]

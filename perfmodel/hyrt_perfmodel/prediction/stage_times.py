@@ -39,22 +39,22 @@ class StageTimes:
 
     sample_s: float
     load_s: float
-    """Loading on the host cores, as `sample_s` is sampling on the host cores."""
+    """Time of loading on the host cores; `sample_s` is that of sampling."""
     transfer_s: float
     propagate_s: float
-    """Propagation of the slowest trainer, including synchronization."""
+    """Time of propagation on the slowest trainer, including synchronization."""
     synchronize_s: float
-    """Synchronization, which is part of `propagate_s`."""
+    """Time of synchronization, which is part of `propagate_s`."""
     trainer_load_s: tuple[float, ...] = ()
     trainer_transfer_s: tuple[float, ...] = ()
     trainer_propagate_s: tuple[float, ...] = ()
-    """Propagation of each trainer without synchronization, like `trainer_load_s` and `trainer_transfer_s`."""
+    """Propagation time of each trainer without synchronization; likewise loading and transfer times."""
     wait_s: float = 0.0
     """Waiting time of a step outside its stages, until threads have woken up."""
     lock_s: float = 0.0
     """Waiting time of the trainers for the interpreter lock if stages overlap."""
     busy_s: float = 0.0
-    """Propagation of the slowest trainer on the host cores, plus synchronization."""
+    """Propagation time of the slowest trainer on the host cores, plus synchronization."""
     core_s: float | None = None
     """Core-seconds of the host per iteration, or None if not counted."""
     host_trainers: str = ""
