@@ -82,6 +82,12 @@ class ImportNotes:
             for name in classes
             if first.setdefault(name.casefold(), name) != name
         ]
+        signs = [name for name in classes if not any(map(str.isalnum, name))]
+        if len(signs) == 1 < len(classes):
+            self._lines.append(
+                f"class {signs[0]!r} has neither letters nor digits: if it means a missing label, add "
+                "it to text.nulls in a schema"
+            )
         self._add_pairs("some classes", pairs[:_SHOWN], "differ only in capitalization")
 
     def _add_pairs(self, kind: str, pairs: Iterable[tuple[str, str]], problem: str) -> None:

@@ -22,7 +22,7 @@ from hyrt.graph.tables.columns import (
     format_reasons,
     match_columns,
 )
-from hyrt.graph.tables.read_vertices import SPLIT_WORDS
+from hyrt.graph.tables.read_vertices import FALSE_WORDS, SPLIT_WORDS, TRUE_WORDS
 from hyrt.graph.tables.schema import CsvDialect, EdgeTableSchema, ImportSchema, VertexTableSchema
 from hyrt.graph.tables.table_batch import (
     are_times,
@@ -182,13 +182,28 @@ def draft_schema(paths: Sequence[Path], problem: str) -> InferredSchema:
 
 
 def _find_column(columns: Collection[str], names: Sequence[str]) -> str | None:
-    """Return the first column whose normalized name is in `names`, in the order of `names`."""
-    by_plain = {normalize_name(column): column for column in reversed(list(columns))}
-    return next((by_plain[name] for name in names if name in by_plain), None)
+    """Return the first column whose normalized name is in `names`, in the order of `names`.
+
+    Raises DataError if two columns have this normalized name.
+    """
+    plain = [(normalize_name(column), column) for column in columns]
+    for name in names:
+        matches = [column for normalized, column in plain if normalized == name]
+        if len(matches) > 1:
+            raise DataError(
+                f"the column names {matches[0]!r} and {matches[1]!r} differ only in capitals or punctuation: "
+                "rename one of them"
+            )
+        if matches:
+            return matches[0]
+    return None
 
 
 def _ends(sample: TableSample) -> tuple[str, str] | None:
+    names = set(map(normalize_name, sample.columns))
     for source, target in ENDPOINT_COLUMN_NAMES:
+        if not {source, target} <= names:
+            continue
         columns = _find_column(sample.columns, [source]), _find_column(sample.columns, [target])
         if columns[0] is not None and columns[1] is not None:
             return columns[0], columns[1]
@@ -253,6 +268,15 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
         line += f"; times {time!r}"
     unused = [column for column in others if column != time]
     lines = [line + _format_unused(unused)]
+    missed: list[tuple[Sequence[str], str]] = [(_WEIGHTS, "numbers")] if weight is None else []
+    missed += [(_TIMES, "numbers, or dates such as 2024-05-31")] if time is None else []
+    for names, form in missed:
+        column = _find_column([name for name in unused if sample.columns[name] != "none"], names)
+        if column is not None:
+            lines.append(
+                f"{_names(samples)}: column {column!r} is not read, because its values (such as "
+                f"{next(filter(None, sample.values(column)), '')!r}) are not {form}"
+            )
     if time in unix_units:
         lines.append(
             f"{_names(samples)}: column {time!r} looks like times in {unix_units[time]} since 1970: if it "
@@ -429,7 +453,7 @@ def _check_split_columns(sample: TableSample) -> None:
 
 def _are_flags(sample: TableSample, column: str) -> bool:
     words = {str(value).strip().lower() for value in sample.values(column) if value is not None}
-    return bool(words) and words <= {"0", "1", "0.0", "1.0", "false", "true", "no", "yes"}
+    return bool(words) and words <= {*TRUE_WORDS, *FALSE_WORDS}
 
 
 def _is_split(sample: TableSample, column: str) -> bool:

@@ -405,7 +405,8 @@ class _Reader:
         return FeatureRows.from_blocks((len(values), int(values.shape[1])), values.dtype, blocks)
 
 
-_TRUE, _FALSE = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0", "", None)
+TRUE_WORDS = ("1", "1.0", "true", "t", "yes", "y")
+FALSE_WORDS = ("0", "0.0", "false", "f", "no", "n")
 
 
 def _flags(piece: TableBatch, column: str, bad: RowProblems) -> Array:
@@ -413,8 +414,8 @@ def _flags(piece: TableBatch, column: str, bad: RowProblems) -> Array:
     words: Sequence[str | None] = [
         None if word is None else word.strip().lower() for word in names.to_pylist()
     ]
-    flags = np.array([word in _TRUE for word in words], np.bool_)
-    wrong = ~flags & np.array([word not in _FALSE for word in words], np.bool_)
+    flags = np.array([word in TRUE_WORDS for word in words], np.bool_)
+    wrong = ~flags & np.array([word not in (*FALSE_WORDS, "", None) for word in words], np.bool_)
     bad.add(
         piece, column, wrong, "is neither 0 nor 1", "Use 1 for the vertices of this split, and 0 for others"
     )

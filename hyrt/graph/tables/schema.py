@@ -48,7 +48,7 @@ class CsvDialect(Section):
     decimal: Literal[".", ","] = "."
     """The decimal point."""
     nulls: Annotated[list[str], BeforeValidator(_without_none)] = Field(
-        default=["", "NA", "N/A", "NaN", "nan", "NULL", "null", "None"]
+        default=["", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "\\N", "None"]
     )
     """The strings that represent a missing value."""
     encoding: Literal["utf-8", "cp1252", "latin-1"] = "utf-8"

@@ -1106,3 +1106,74 @@ def test_numbers_with_decimal_commas_and_points(tmp_path: Path) -> None:
     assert graph.topology.edge_weights is not None
     assert graph.topology.edge_weights.tolist() == [np.float32(1.234), 1.5]
     assert f"{tmp_path / 'e.csv'}: commas in numbers are decimal points" in said
+
+
+@pytest.mark.parametrize("word", ["\\N", "#N/A", "<NA>"])
+def test_missing_values_of_databases_and_spreadsheets(word: str, tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [0, 1, 2, 3], "dst": [1, 2, 3, 0]})
+    nodes = write(tmp_path / "n.csv", {"id": [0, 1, 2, 3], "label": ["b", word, "a", "b"], "x": [1, 2, 3, 4]})
+    graph, _ = imported(edges, nodes)
+    assert names_of(tmp_path / "out", "classes.csv") == ["a", "b"]
+    assert graph.labels.tolist() == [1, -1, 0, 1]
+    write(tmp_path / "e.csv", {"src": ["ann", word], "dst": ["bob", "ann"]})
+    with pytest.raises(DataError, match=rf"line 3, column 'src': {re.escape(repr(word))} counts as missing"):
+        imported(edges)
+
+
+@pytest.mark.parametrize(("labels", "sign"), [("a?bb", "?"), (".bab", "."), ("+-+-", None), ("abab", None)])
+def test_a_class_without_letters_is_told(labels: str, sign: str | None, tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [0, 1, 2, 3], "dst": [1, 2, 3, 0]})
+    _, said = imported(edges, write(tmp_path / "n.csv", {"id": [0, 1, 2, 3], "label": list(labels)}))
+    found = [line for line in said if "neither letters nor digits" in line]
+    assert [line.startswith(f"class {sign!r} has neither") for line in found] == [True] * (sign is not None)
+
+
+@pytest.mark.parametrize(
+    ("yes", "no"), [("t", "f"), ("TRUE", "FALSE"), ("y", "n"), ("Yes", "No"), ("1", "0")]
+)
+def test_masks_in_the_words_of_other_programs(yes: str, no: str, tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [0, 1, 2, 3], "dst": [1, 2, 3, 0]})
+    masks = {"train": [yes, no, no, yes], "val": [no, yes, no, no], "test": [no, no, yes, no]}
+    nodes = write(tmp_path / "n.csv", {"id": [0, 1, 2, 3], "label": [0, 1, 0, 1], **masks})
+    graph, _ = imported(edges, nodes)
+    found = [graph.split(part) for part in ("train", "val", "test")]
+    assert [part.tolist() for part in found] == [[0, 3], [1], [2]]
+    write(tmp_path / "n.csv", {"id": [0, 1, 2, 3], "label": [0, 1, 0, 1], "train": masks["train"]})
+    with pytest.raises(DataError, match="this table has only 'train': add the missing columns"):
+        imported(edges, nodes)
+
+
+@pytest.mark.parametrize(
+    ("columns", "pair"),
+    [
+        ({"src": [0, 1], "SRC": [7, 8], "dst": [1, 0]}, "'src' and 'SRC'"),
+        ({"src": [0, 1], "dst": [1, 0], "Weight": [5, 6], "weight": [7, 8]}, "'Weight' and 'weight'"),
+        ({"src": [0, 1], "dst": [1, 0], "u": [5, 6], "U": [7, 8]}, None),
+    ],
+)
+def test_columns_whose_names_differ_in_capitals(
+    columns: dict[str, list[Any]], pair: str | None, tmp_path: Path
+) -> None:
+    """They are refused only if the import would choose one of them."""
+    edges = write(tmp_path / "e.csv", columns)
+    if pair is None:
+        assert imported(edges)[0].num_edges == 2
+        return
+    with pytest.raises(DataError, match=f"the column names {pair} differ only in capitals or punctuation"):
+        imported(edges)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "form"),
+    [
+        ("weight", "$10", "numbers"),
+        ("date", "01/02/2024", "numbers, or dates such as 2024-05-31"),
+        ("Datum", "03.04.2024", "numbers, or dates such as 2024-05-31"),
+    ],
+)
+def test_weights_and_times_that_are_not_read_are_told(
+    column: str, value: str, form: str, tmp_path: Path
+) -> None:
+    _, said = imported(write(tmp_path / "e.csv", {"src": [0, 1], "dst": [1, 0], column: [value, value]}))
+    line = f"column {column!r} is not read, because its values (such as {value!r}) are not {form}"
+    assert [each for each in said if each.endswith(line)]
