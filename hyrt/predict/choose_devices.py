@@ -238,8 +238,7 @@ def _unsupported_reason(info: DeviceInfo, model: torch.nn.Module, objective: Obj
 
 
 def share_columns(config: Config, prepared: PreparedRun) -> tuple[Config, str]:
-    """Set the devices' shares of a full graph to their individual speeds; a resumed run does not change
-    shares.
+    """Set the devices' shares of a full graph to their individual speeds, except in a resumed run.
 
     Settings that contain shares or `balance.predict=false`, and settings of other runs, do not change.
     Returns the settings, and the origin of the shares or the reason why there are none ("" for other runs).

@@ -229,7 +229,7 @@ class ChunkPrediction:
 
     @property
     def num_filtered(self) -> int:
-        """Number of these chunks for which the host filters rows."""
+        """Number of chunks in `num_reads` for which the host filters rows."""
         return sum(task.queue.startswith("filter") for task in self.epoch.tasks)
 
     @property

@@ -241,7 +241,7 @@ class ChunkedEdges:
     useful: int = 0
     """Number of rows that are copied for the chunks whose rows are filtered."""
     max_useful: int = 0
-    """Maximum number of such rows in one chunk."""
+    """Maximum of `useful` in a single chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,9 +418,7 @@ class _ChunkedDryRun:
         return width
 
     def _edges(self, directions: Sequence[ChunkedEdges]) -> list[PooledMatrix]:
-        """Simulate the allocation of the `EdgeChunks` and `SelectiveRows` arrays in their order of
-        release.
-        """
+        """Simulate the allocation of `EdgeChunks` and `SelectiveRows` in their order of release."""
         matrices = [
             [
                 self.pool.take(EDGES, direction.rows, 1, _INT),

@@ -247,7 +247,7 @@ class FullGraphWork:
     forward_widths: Sequence[int]
     """Number of columns that each gather with remote rows in every epoch exchanges in the forward pass."""
     backward_widths: Sequence[int]
-    """Number of gradient columns that each such gather exchanges in the backward pass."""
+    """Number of gradient columns that each gather with remote rows exchanges in the backward pass."""
     has_only_sums: bool
     """Whether all gathers are sums, as 1.5D requires."""
     target_fraction: float = 1.0

@@ -166,9 +166,7 @@ class _RelationGrowth:
         return tuple(float(counts @ (1.0 - absent)) for counts, absent in pairs)
 
     def grow(self, fanouts: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Add a layer with the last fan-outs of `fanouts`, and return its expected segments [R] and edges
-        [R].
-        """
+        """Add a layer with the last of `fanouts`, and return its expected segments and edges: [R] each."""
         degrees, present = self._degrees, self.present
         runs, edges, reached = [], [], []
         # Log-probability that a vertex of each degree class was not sampled.

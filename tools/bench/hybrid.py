@@ -102,9 +102,7 @@ class HybridCase:
 
 
 def hybrids(options: argparse.Namespace, cpu: HybridCase, second: HybridCase) -> list[HybridCase]:
-    """Return the cases with both devices, at the given shares or by default at shares around the balanced
-    one.
-    """
+    """Return the cases with both devices, at the given shares or around the balanced ones."""
     even = cpu.median_ms / (cpu.median_ms + second.median_ms)
     shares = options.shares or [even + d for d in (-0.12, -0.06, 0.0, 0.06, 0.12)]
     cases = []

@@ -137,9 +137,7 @@ def warm_page_cache(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Page faults and CPU seconds of this process, and busy CPU seconds of the machine, at a point in
-    time.
-    """
+    """Page faults and CPU seconds of this process and busy CPU seconds of the machine, so far."""
 
     at_s: float
     minor_faults: int
@@ -161,9 +159,7 @@ class Usage:
         )
 
     def cores_elsewhere(self, since: Usage) -> float:
-        """Return the number of cores that other processes have used since `since`, which disturbs
-        measurements.
-        """
+        """Return the number of cores that other processes have used since `since`."""
         busy = (self.machine_s - since.machine_s) - (self.process_s - since.process_s)
         return max(0.0, busy / (self.at_s - since.at_s))
 

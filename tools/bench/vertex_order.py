@@ -51,9 +51,7 @@ def measure(data: Dataset, widths: list[int]) -> str:
 
 
 def measure_steps(data: Dataset, widths: list[int]) -> str:
-    """Return the minimum CPU milliseconds of a full-graph GCN step with all vertices as targets, and its
-    loss.
-    """
+    """Return the minimum CPU milliseconds of a full-graph GCN step over all vertices, and its loss."""
     graph = to_graph(data)
     graph.masks["train"][:] = True
     shown = []

@@ -114,9 +114,7 @@ def pyg_layers(model: Any) -> list[Any]:
             self.gate_dst, self.gate_src, self.update_rows = layer.gate_dst, layer.gate_src, layer.update
 
         def forward(self, x: Any, edge_index: Any, num_dst: int | None = None, scale: Any = 1) -> Any:
-            """Apply the layer. In a block, the first sources are the destinations, and sums are scaled
-            because edges are sampled.
-            """
+            """Apply the layer. In a block, destinations are the first sources, and sums are scaled."""
             x_dst = x[:num_dst]
             ends = {"x": (x, x_dst), "a": (None, self.gate_dst(x_dst)), "b": (self.gate_src(x), None)}
             gathered = self.propagate(edge_index, **ends, size=(len(x), len(x_dst)))

@@ -73,9 +73,7 @@ def read_topology(data: str) -> Topology:
 
 
 def road_grid(side: int) -> Topology:
-    """Generate a road-like grid graph, in which most neighbouring crossings are connected and a few have a
-    shortcut.
-    """
+    """Generate a road-like grid graph: a grid with missing streets and a few shortcuts."""
     rng = np.random.default_rng(0)
     count = side * side
     numbers = np.arange(count).reshape(side, side)

@@ -51,7 +51,7 @@ class SimulatedCard:
 
 
 def simulated_card() -> SimulatedCard:
-    """Return the card of the build that HYRT_FPGA_REPORTS names, or a U250 with the design of Table IV.
+    """Return the card of the build that HYRT_FPGA_REPORTS names, or a U250 with HyScale-GNN's design.
 
     Raises ValueError if the reports cannot be read, belong to several builds, or describe an unknown part.
     """
