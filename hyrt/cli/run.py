@@ -152,8 +152,8 @@ def run(
             if (resume / SERIES).is_file():
                 if launch is not None:
                     raise ConfigError(
-                        f"{resume} is a series of runs, which several ranks do not support: resume it "
-                        "without torchrun"
+                        f"{resume} is a series of runs, which needs a single process: resume it without "
+                        "torchrun"
                     )
                 series = RunSeries.open(resume, file, overrides)
                 config = series.config
@@ -258,8 +258,8 @@ def _start(
             if seeds is not None or splits is not None:
                 with report_join_failures():
                     raise ConfigError(
-                        "--seeds and --splits start a series of runs, which several ranks do not support: "
-                        "start it without torchrun"
+                        "--seeds and --splits start a series of runs, which needs a single process: start it "
+                        "without torchrun"
                     )
 
             def folder_of(restarts: int) -> tuple[RunFolder, bool]:

@@ -110,7 +110,7 @@ def write_parts(job: PartitionJob, report: Callable[[str], None] = lambda line: 
             raise DataError(f"--imbalance {job.imbalance} is out of range: use {MIN_IMBALANCE} to 1")
     if job.max_vertices is not None and not method.bounds_vertices:
         raise DataError(
-            f"--max-vertices cannot be used with --method {job.method}, which limits the weight of each "
+            f"--max-vertices has no effect with --method {job.method}, which limits the weight of each "
             "part, but not its number of vertices: use --method volume, which limits both, or --method "
             "random or block, whose parts have equal sizes"
         )
