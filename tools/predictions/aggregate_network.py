@@ -64,7 +64,9 @@ def network_cycles(
         Source row of each edge, [E] integers: a new group begins when it changes. Without it, all groups
         except the last are full.
 
-    Returns ------- Number of cycles, which is 0 if there are no edges.
+    Returns
+    -------
+    Number of cycles, which is 0 if there are no edges.
 
     Raises
     ------

@@ -42,7 +42,9 @@ def degree_distribution(
         in symmetric graphs, how much the neighbourhoods of neighbours overlap (for a few thousand random
         vertices with a fixed seed).
 
-    Returns ------- The distribution, whose `source` is `counted`.
+    Returns
+    -------
+    The distribution, whose `source` is `counted`.
     """
     if targets is None and "train" in graph.masks:
         targets = graph.split("train")

@@ -25,7 +25,9 @@ def neighbor_overlap(graph: Graph, targets: Array | None) -> NeighborOverlap:
     targets
         Possible targets, [n]; None means all vertices.
 
-    Returns ------- The overlap, which is deterministic because the random seed is fixed.
+    Returns
+    -------
+    The overlap, which is deterministic because the random seed is fixed.
     """
     rng = np.random.default_rng(0)
     eligible = np.ones(graph.num_vertices, np.bool_)
