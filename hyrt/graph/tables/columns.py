@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from os.path import commonprefix
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError
 from hyrt.formatting import pluralize
 from hyrt.graph.check import suggest_name
+from hyrt.graph.metadata import normalize_name
 from hyrt.graph.tables.table_batch import (
     RowProblems,
     TableBatch,
@@ -63,6 +65,43 @@ def match_columns(
     return list(selected)
 
 
+_MANY = 8
+
+
+def find_column(columns: Collection[str], names: Sequence[str]) -> str | None:
+    """Return the first column whose normalized name is in `names`, in the order of `names`.
+
+    Raises DataError if two columns have this normalized name.
+    """
+    plain = [(normalize_name(column), column) for column in columns]
+    for name in names:
+        matches = [column for normalized, column in plain if normalized == name]
+        if len(matches) > 1:
+            raise DataError(
+                f"the column names {matches[0]!r} and {matches[1]!r} differ only in capitals or punctuation: "
+                "rename one of them"
+            )
+        if matches:
+            return matches[0]
+    return None
+
+
+def match_by_prefix(features: list[str], columns: list[str]) -> list[str]:
+    """Replace many columns by one pattern, if the pattern matches exactly these columns."""
+    prefix = commonprefix(features).rstrip("0123456789")  # noqa: RUF071
+    if len(features) > _MANY and prefix and not set("*?[") & set(prefix):
+        if match_columns([f"{prefix}*"], columns, "") == features:
+            return [f"{prefix}*"]
+    return features
+
+
+def format_columns(names: list[str]) -> str:
+    """Format column names, as a range if there are many."""
+    if len(names) <= _MANY:
+        return ", ".join(map(repr, names))
+    return f"{names[0]!r} to {names[-1]!r} ({len(names)} columns)"
+
+
 class FeatureColumns:
     """Feature rows from columns of numbers, or of lists of numbers.
 
@@ -78,6 +117,7 @@ class FeatureColumns:
         self._widths: dict[str, int | None] = {}
         self.filled = 0
         """Number of missing values that were replaced."""
+        self._rounded: Counter[str] = Counter()
 
     def rows(self, piece: TableBatch, bad: RowProblems) -> NDArray[np.float32]:
         """Return the features [n, width] of a batch with rows; its first list determines the width of all.
@@ -113,7 +153,21 @@ class FeatureColumns:
             else:
                 self.filled += int(np.isnan(values[~wrong]).sum())
                 values = np.where(np.isnan(values), self._fill, values)
+        if (np.abs(values) >= 2**24).any():
+            with np.errstate(over="ignore"):
+                rounded = (np.abs(values) < 2**53) & (values == np.floor(values))
+                rounded &= values.astype(np.float32) != values
+            self._rounded[column] += int((rounded & ~wrong[:, None]).sum())
         return values
+
+    def lines(self, location: str) -> Iterator[str]:
+        """Yield lines about integers that float32 has rounded; `location` is the name of the file."""
+        for column, count in self._rounded.items():
+            if count:
+                yield (
+                    f"{location}, column {column!r}: {pluralize(count, 'integer')} rounded, because "
+                    "features are float32: if the last digits matter, subtract a constant from the column"
+                )
 
     def _read(self, piece: TableBatch, column: str, bad: RowProblems) -> tuple[Array, Flags, Flags]:
         """Return values [n, width], and masks of missing and wrong rows; report lists of other lengths."""

@@ -340,6 +340,10 @@ class TimeReader:
         values, location = decode_column(piece.columns[column]), f"{piece.name}, column {column!r}"
         if not self._kind:
             self._kind, self._first = find_time_kind(values, decimal), location
+        if not self._kind:
+            remedy = "Write all times as numbers, or as dates such as 2024-05-31 12:00:00"
+            bad.add(piece, column, np.ones(len(values), np.bool_), "is not a time", remedy)
+            return np.zeros(len(values), np.int64)
         found = convert_times(values, self._kind, decimal)
         expected = {"dates": "a date", "exact": "an integer", "numbers": "a number"}[self._kind]
         bad.add(
@@ -442,6 +446,8 @@ def read_edges(
                     scratch, dtype, shapes, edge_times[EDGE_TIME].dtype if edge_times else None
                 )
             edges.append(sources, targets, extras | edge_times)
+        for line in rows.lines(files.names[0]):
+            notes.add_line(line)
         if edges is None:
             edges = EdgeListBuilder(scratch, dtype, {})
     finally:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,10 +18,12 @@ from hyrt.graph.tables.columns import (
     SuspiciousColumns,
     are_row_numbers,
     encode_labels,
+    find_column,
+    format_columns,
     format_reasons,
-    match_columns,
+    match_by_prefix,
 )
-from hyrt.graph.tables.read_vertices import FALSE_WORDS, SPLIT_WORDS, TRUE_WORDS
+from hyrt.graph.tables.read_vertices import MASK_COLUMNS, SPLIT_COLUMNS, check_split_columns, is_split
 from hyrt.graph.tables.schema import CsvDialect, EdgeTableSchema, ImportSchema, VertexTableSchema
 from hyrt.graph.tables.table_batch import (
     are_times,
@@ -51,19 +52,12 @@ _TIMES = (
     "zeitstempel",
     "datum",
 )
-_SPLITS = ("split", "part", "subset", "set")
-_MASKS = (
-    ("train", "trainmask", "istrain"),
-    ("val", "valmask", "valid", "validmask", "validation"),
-    ("test", "testmask"),
-)
 _INDEXES = ("index", "level0", "rownames", "rowname", "row", "rowid", "rownumber", "rownum", "")
 """Names of row number columns that programs add to a table, in the form of `normalize_name`."""
 _ID_NAME = re.compile(r"(.*[\W_])?(id|ID|Id|nr|no|key|uuid)|.*[a-z](Id|ID)")
 """Names of further columns with ids, such as `user_id`, which are not features."""
 _WHOLE = ("whole", "code")
 _NUMBERS = (*_WHOLE, "number")
-_MANY = 8
 _ITSELF = "write a schema, starting from the output of `hyrt data import --print-schema FILES`"
 
 
@@ -181,30 +175,12 @@ def draft_schema(paths: Sequence[Path], problem: str) -> InferredSchema:
     return InferredSchema(schema, [problem.removesuffix(f": {_ITSELF}"), *columns])
 
 
-def _find_column(columns: Collection[str], names: Sequence[str]) -> str | None:
-    """Return the first column whose normalized name is in `names`, in the order of `names`.
-
-    Raises DataError if two columns have this normalized name.
-    """
-    plain = [(normalize_name(column), column) for column in columns]
-    for name in names:
-        matches = [column for normalized, column in plain if normalized == name]
-        if len(matches) > 1:
-            raise DataError(
-                f"the column names {matches[0]!r} and {matches[1]!r} differ only in capitals or punctuation: "
-                "rename one of them"
-            )
-        if matches:
-            return matches[0]
-    return None
-
-
 def _ends(sample: TableSample) -> tuple[str, str] | None:
     names = set(map(normalize_name, sample.columns))
     for source, target in ENDPOINT_COLUMN_NAMES:
         if not {source, target} <= names:
             continue
-        columns = _find_column(sample.columns, [source]), _find_column(sample.columns, [target])
+        columns = find_column(sample.columns, [source]), find_column(sample.columns, [target])
         if columns[0] is not None and columns[1] is not None:
             return columns[0], columns[1]
     return None
@@ -220,9 +196,18 @@ def _first_two(sample: TableSample, *, alone: bool) -> tuple[str, str] | None:
     if len(kinds) < 2 or (len(kinds) > 3 and not alone):
         return None
     both = {kinds[0][1], kinds[1][1]}
-    if not (both <= set(_WHOLE) or both == {"text"}) or _find_column(sample.columns, _LABELS) is not None:
+    if not (both <= set(_WHOLE) or both == {"text"}) or find_column(sample.columns, _LABELS) is not None:
         return None
+    if len(kinds) == 3 and _is_headerless(sample):
+        first, relations, last = (set(sample.values(name)) for name in sample.columns)
+        if kinds[1][1] == kinds[2][1] == "text" and first & last and not relations & (first | last):
+            # Triples of a knowledge graph: head, relation and tail.
+            return kinds[0][0], kinds[2][0]
     return kinds[0][0], kinds[1][0]
+
+
+def _is_headerless(sample: TableSample) -> bool:
+    return sample.dialect is not None and not sample.dialect.header
 
 
 def _without_defaults(settings: dict[str, Any]) -> dict[str, Any]:
@@ -236,30 +221,41 @@ def _text_settings(sample: TableSample) -> dict[str, Any]:
 def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[EdgeTableSchema, list[str]]:
     sample = samples[0]
     rest = [column for column in sample.columns if column not in (source, target)]
-    weight = _find_column(rest, _WEIGHTS)
-    is_headerless = sample.dialect is not None and not sample.dialect.header
+    weight = find_column(rest, _WEIGHTS)
+    is_headerless = _is_headerless(sample)
     unix_units = {name: unit for name in rest if is_headerless and (unit := _unix_unit(sample, name))}
     if weight is None and len(rest) == 1 and is_headerless and not unix_units:
         weight = rest[0] if sample.columns[rest[0]] in _NUMBERS else None
     sample.check_separators([] if weight is None else [weight])
     if weight is not None and sample.columns[weight] not in _NUMBERS:
         weight = None
-    kind = _find_column([column for column in rest if column != weight], _TYPES)
+    kind = find_column([column for column in rest if column != weight], _TYPES)
     if kind is not None and sample.columns[kind] not in (*_WHOLE, "text"):
         kind = None
+    if is_headerless and rest == list(sample.columns)[1:2]:
+        kind, weight = rest[0], None
+    # Gephi writes Directed or Undirected as the type of each edge.
+    directions = {str(value).casefold() for value in sample.values(kind) if value} if kind else set()
+    direction_column = kind if directions and directions <= {"directed", "undirected"} else None
+    undirected = direction_column is not None and directions == {"undirected"}
+    if len(directions) == 1 and direction_column is not None:
+        kind = None
     decimal = sample.decimal
-    others = [column for column in rest if column not in (weight, kind)]
-    time = _find_column([column for column in others if are_times(sample.rows[column], decimal)], _TIMES)
+    others = [column for column in rest if column not in (weight, kind, direction_column)]
+    time = find_column([column for column in others if are_times(sample.rows[column], decimal)], _TIMES)
     if time is None and len(unix_units) == 1:
         time = next(iter(unix_units))
     settings = {"weight": weight, "type": kind, "time": time, **_text_settings(sample)}
+    if undirected:
+        settings["undirected"] = True
     table = EdgeTableSchema(
         files=[part.schema_name for part in samples],
         source=source,
         target=target,
         **_without_defaults(settings),
     )
-    line = f"{_names(samples)}: edges from {source!r} to {target!r}, in this direction only"
+    line = f"{_names(samples)}: edges from {source!r} to {target!r}, in "
+    line += f"both directions, as column {direction_column!r} says" if undirected else "this direction only"
     if weight is not None:
         line += f"; weights {weight!r}"
     if kind is not None:
@@ -271,17 +267,30 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
     missed: list[tuple[Sequence[str], str]] = [(_WEIGHTS, "numbers")] if weight is None else []
     missed += [(_TIMES, "numbers, or dates such as 2024-05-31")] if time is None else []
     for names, form in missed:
-        column = _find_column([name for name in unused if sample.columns[name] != "none"], names)
+        column = find_column([name for name in unused if sample.columns[name] != "none"], names)
         if column is not None:
-            lines.append(
-                f"{_names(samples)}: column {column!r} is not read, because its values (such as "
-                f"{next(filter(None, sample.values(column)), '')!r}) are not {form}"
-            )
+            example = next(filter(None, sample.values(column)), "")
+            reason = f"its values (such as {example!r}) are not {form}"
+            if names is _TIMES and are_times(sample.rows[column].drop_null(), decimal):
+                reason = "some of its values are missing"
+            lines.append(f"{_names(samples)}: column {column!r} is not read, because {reason}")
     if time in unix_units:
         lines.append(
             f"{_names(samples)}: column {time!r} looks like times in {unix_units[time]} since 1970: if it "
             f"contains weights, set edges.weight to {time!r} in a schema, and remove edges.time"
         )
+    if direction_column is not None and direction_column == kind:
+        lines.append(
+            f"{_names(samples)}: column {kind!r} has directed and undirected edges, but all are read as "
+            "directed: add the reverse of each undirected edge to the table"
+        )
+    if not is_headerless and _ends(sample) is None:
+        shared = set(sample.values(source)) & set(sample.values(target))
+        if shared:
+            lines.append(
+                f"{_names(samples)}: equal ids in {source!r} and {target!r} are the same vertex: if they "
+                "belong to different types of vertices, write a schema with types"
+            )
     return table, lines
 
 
@@ -314,7 +323,7 @@ def _vertex_rows(
     """Return the vertex table, lines about it, and further columns that contain all ids of edges."""
     sample = samples[0]
     columns = dict(sample.columns)
-    key = _find_column([name for name, kind in columns.items() if kind in (*_WHOLE, "text")], _IDS)
+    key = find_column([name for name, kind in columns.items() if kind in (*_WHOLE, "text")], _IDS)
     matching: list[str] = []
     if key is None:
         matching = find_matching_columns(samples, edges, ends)
@@ -323,16 +332,18 @@ def _vertex_rows(
     is_guess = key is not None and key != next(iter(columns)) and columns[key] != "text"
     if key is not None:
         del columns[key]
-    masks = [_find_column(columns, names) for names in _MASKS]
+    masks = [find_column(columns, names) for names in MASK_COLUMNS]
     found_masks = [mask for mask in masks if mask is not None] if all(masks) else []
     split = (
-        None if found_masks else _find_column([name for name in columns if _is_split(sample, name)], _SPLITS)
+        None
+        if found_masks
+        else find_column([name for name in columns if is_split(sample, name)], SPLIT_COLUMNS)
     )
     for column in (*found_masks, *filter(None, (split,))):
         del columns[column]
     if not (split or found_masks):
-        _check_split_columns(sample)
-    label = _find_column([name for name, kind in columns.items() if kind in (*_NUMBERS, "text")], _LABELS)
+        check_split_columns(sample)
+    label = find_column([name for name, kind in columns.items() if kind in (*_NUMBERS, "text")], _LABELS)
     label_kind: Literal["classes", "names", "numbers"] = "classes"
     if label is not None:
         kind = columns.pop(label)
@@ -351,7 +362,7 @@ def _vertex_rows(
         "id": key,
         "label": [] if label is None else [label],
         "label_kind": None if label is None else label_kind,
-        "features": _patterns(features, list(sample.columns)),
+        "features": match_by_prefix(features, list(sample.columns)),
         "split": split,
         "masks": found_masks,
         **_text_settings(sample),
@@ -371,7 +382,7 @@ def _vertex_rows(
         line += f"; split {', '.join(map(repr, found_masks or [str(split)]))}"
     elif label is not None:
         line += "; a random split of 60, 20 and 20 %"
-    line += f"; features {_format_columns(features)}" if features else "; the degree as the only feature"
+    line += f"; features {format_columns(features)}" if features else "; the degree as the only feature"
     lines = [line + _format_unused(unused)]
     if is_guess:
         lines.append(
@@ -428,37 +439,6 @@ def _are_distinct(sample: TableSample, name: str) -> bool:
     """Return whether a column has distinct integers."""
     values = sample.values(name)
     return sample.columns[name] in _WHOLE and len(set(values)) == len(values)
-
-
-def _check_split_columns(sample: TableSample) -> None:
-    """Raise DataError if a column has the name of a split but other values: it is not a feature either."""
-    for column in sample.columns:
-        if normalize_name(column) == "split":
-            words = sorted({str(value) for value in sample.values(column) if value is not None})
-            others = [word for word in words if word.strip().lower() not in SPLIT_WORDS]
-            if others:
-                raise DataError(
-                    f"{sample.name}: column {column!r} contains {_format_columns(others)}, but the splits "
-                    "are train, val and test: use these values, or name the column differently"
-                )
-    mask_columns = [name for names in _MASKS if (name := _find_column(sample.columns, names)) is not None]
-    flags = [name for name in mask_columns if _are_flags(sample, name)]
-    if flags and len(flags) < len(_MASKS):
-        raise DataError(
-            f"{sample.name}: a split has three columns, train, val and test, but this table has only "
-            f"{_format_columns(flags)}: add the missing columns, use one column with these values, or name "
-            "the columns differently"
-        )
-
-
-def _are_flags(sample: TableSample, column: str) -> bool:
-    words = {str(value).strip().lower() for value in sample.values(column) if value is not None}
-    return bool(words) and words <= {*TRUE_WORDS, *FALSE_WORDS}
-
-
-def _is_split(sample: TableSample, column: str) -> bool:
-    words = {str(value).strip().lower() for value in sample.values(column) if value is not None}
-    return bool(words) and words <= SPLIT_WORDS.keys()
 
 
 def _are_signs(sample: TableSample, label: str) -> bool:
@@ -520,25 +500,9 @@ def _first_of_edges(
     return int(smallest == 1 and largest == count)
 
 
-def _patterns(features: list[str], columns: list[str]) -> list[str]:
-    """Replace many columns by one pattern, if the pattern matches exactly these columns."""
-    prefix = commonprefix(features).rstrip("0123456789")  # noqa: RUF071
-    if len(features) > _MANY and prefix and not set("*?[") & set(prefix):
-        if match_columns([f"{prefix}*"], columns, "") == features:
-            return [f"{prefix}*"]
-    return features
-
-
-def _format_columns(names: list[str]) -> str:
-    """Format column names, as a range if there are many."""
-    if len(names) <= _MANY:
-        return ", ".join(map(repr, names))
-    return f"{names[0]!r} to {names[-1]!r} ({len(names)} columns)"
-
-
 def _format_unused(names: list[str]) -> str:
     names = [name for name in names if name]
-    return f"; not read: {_format_columns(names)}" if names else ""
+    return f"; not read: {format_columns(names)}" if names else ""
 
 
 def _names(samples: list[TableSample]) -> str:

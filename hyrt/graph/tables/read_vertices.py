@@ -15,10 +15,13 @@ from hyrt.formatting import pluralize, short_repr
 from hyrt.graph.formats.npy import NpyWriter, map_npy, rows_per_chunk
 from hyrt.graph.formats.schema import FeatureRows
 from hyrt.graph.labels import is_labelled
+from hyrt.graph.metadata import normalize_name
 from hyrt.graph.tables.columns import (
     FLOAT32_MAX,
     FeatureColumns,
     SuspiciousColumns,
+    find_column,
+    format_columns,
     format_reasons,
     match_columns,
     sort_names,
@@ -33,7 +36,7 @@ from hyrt.graph.tables.table_batch import (
     read_strings,
     read_whole_numbers,
 )
-from hyrt.graph.tables.table_files import TableFiles
+from hyrt.graph.tables.table_files import TableFiles, TableSample
 from hyrt.graph.tables.vertex_ids import (
     NOT_INTEGER_REMEDY,
     IntegerIds,
@@ -51,6 +54,12 @@ SPLIT_WORDS = {
     **dict.fromkeys(("test", "testing"), 2),
     **dict.fromkeys(("none", "unused", "-", ""), -1),
 }
+SPLIT_COLUMNS = ("split", "part", "subset", "set")
+MASK_COLUMNS = (
+    ("train", "trainmask", "istrain"),
+    ("val", "valmask", "valid", "validmask", "validation"),
+    ("test", "testmask"),
+)
 MAX_CLASSES = 1 << 20
 _MIN_LABELLED = 20
 """With fewer labels, each label may have a different class."""
@@ -310,6 +319,8 @@ class _Reader:
                 f"{self._files.names[0]}: {pluralize(self._rows.filled, 'missing feature')} filled with "
                 f"{self._table.fill:g}"
             )
+        for line in self._rows.lines(self._files.names[0]):
+            self._notes.add_line(line)
         labels = np.concatenate(self._labels)
         self._labels.clear()
         classes: list[str] = []
@@ -420,3 +431,36 @@ def _flags(piece: TableBatch, column: str, bad: RowProblems) -> Array:
         piece, column, wrong, "is neither 0 nor 1", "Use 1 for the vertices of this split, and 0 for others"
     )
     return flags
+
+
+def check_split_columns(sample: TableSample) -> None:
+    """Raise DataError if a column has the name of a split but other values: it is not a feature either."""
+    for column in sample.columns:
+        if normalize_name(column) == "split":
+            words = sorted({str(value) for value in sample.values(column) if value is not None})
+            others = [word for word in words if word.strip().lower() not in SPLIT_WORDS]
+            if others:
+                raise DataError(
+                    f"{sample.name}: column {column!r} contains {format_columns(others)}, but the splits "
+                    "are train, val and test: use these values, or name the column differently"
+                )
+    found_columns = (find_column(sample.columns, names) for names in MASK_COLUMNS)
+    mask_columns = [name for name in found_columns if name is not None]
+    flags = [name for name in mask_columns if _are_flags(sample, name)]
+    if flags and len(flags) < len(MASK_COLUMNS):
+        raise DataError(
+            f"{sample.name}: a split has three columns, train, val and test, but this table has only "
+            f"{format_columns(flags)}: add the missing columns, use one column with these values, or name "
+            "the columns differently"
+        )
+
+
+def _are_flags(sample: TableSample, column: str) -> bool:
+    words = {str(value).strip().lower() for value in sample.values(column) if value is not None}
+    return bool(words) and words <= {*TRUE_WORDS, *FALSE_WORDS}
+
+
+def is_split(sample: TableSample, column: str) -> bool:
+    """Return whether a column has only words of splits, such as train and val."""
+    words = {str(value).strip().lower() for value in sample.values(column) if value is not None}
+    return bool(words) and words <= SPLIT_WORDS.keys()

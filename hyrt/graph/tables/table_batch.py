@@ -399,8 +399,11 @@ def _number(text: str) -> float:
 def are_times(column: Any, decimal: str = ".") -> bool:
     """Return whether all values of a column are times."""
     column = decode_column(column)
-    found = convert_times(column, find_time_kind(column, decimal), decimal)
-    return len(column) > 0 and not (found.wrong | found.beyond).any()
+    kind = find_time_kind(column, decimal)
+    if not kind:
+        return False
+    found = convert_times(column, kind, decimal)
+    return not (found.wrong | found.beyond).any()
 
 
 _UNIX_TIMES = (631_152_000, 4_102_444_800)
@@ -437,14 +440,19 @@ class ConvertedTimes:
 
 
 def find_time_kind(column: Any, decimal: str) -> str:
-    """Return the format of times: `dates`, `numbers`, or `exact` for integers that float64 would round."""
+    """Return the format of times: `dates`, `numbers`, or `exact` for integers that float64 would round.
+
+    Empty if no value is a time.
+    """
     if _is_temporal(column):
         return "dates"
     numbers, missing, bad = read_real_numbers(column, decimal)
     good = ~(missing | bad)
     if (np.abs(numbers[good]) >= _EXACT).any() and not _whole(column)[1][good].any():
         return "exact"
-    return "numbers" if good.any() or _read_dates(column).wrong.all() else "dates"
+    if good.any():
+        return "" if str(column.type) == "bool" else "numbers"
+    return "" if _read_dates(column).wrong.all() else "dates"
 
 
 def convert_times(column: Any, kind: str, decimal: str) -> ConvertedTimes:

@@ -1177,3 +1177,75 @@ def test_weights_and_times_that_are_not_read_are_told(
     _, said = imported(write(tmp_path / "e.csv", {"src": [0, 1], "dst": [1, 0], column: [value, value]}))
     line = f"column {column!r} is not read, because its values (such as {value!r}) are not {form}"
     assert [each for each in said if each.endswith(line)]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "undirected"), [(["Undirected"] * 3, True), (["Directed"] * 3, False), (["directed"] * 2, None)]
+)
+def test_directions_of_gephi_are_no_types(kinds: list[str], undirected: bool | None, tmp_path: Path) -> None:
+    kinds = kinds + ["Undirected"] * (undirected is None)
+    edges = write(tmp_path / "e.csv", {"Source": [0, 1, 2], "Target": [1, 2, 0], "Type": kinds})
+    graph, said = imported(edges)
+    found = named_edges(graph, ["0", "1", "2"])
+    pairs = [("0", "1"), ("1", "2"), ("2", "0")]
+    assert found == sorted([*pairs, *((v, u) for u, v in pairs if undirected)])
+    if undirected is None:
+        assert [
+            line for line in said if "column 'Type' has directed and undirected edges, but all are" in line
+        ]
+        return
+    assert graph.topology.edge_types is None
+    where = "in both directions, as column 'Type' says" if undirected else "in this direction only"
+    assert [line for line in said if where in line]
+
+
+def test_triples_without_a_header_have_their_type_in_the_middle(tmp_path: Path) -> None:
+    rows = [("ann", "likes", "bob"), ("bob", "knows", "cid"), ("cid", "likes", "ann")]
+    (tmp_path / "e.txt").write_text("".join("\t".join(row) + "\n" for row in rows))
+    graph, said = imported(tmp_path / "e.txt")
+    assert names_of(tmp_path / "out", "ids.csv") == ["ann", "bob", "cid"]
+    assert named_edges(graph, ["ann", "bob", "cid"]) == [("ann", "bob"), ("bob", "cid"), ("cid", "ann")]
+    assert [line for line in said if "edges from '1' to '3', in this direction only; types '2'" in line]
+    assert names_of(tmp_path / "out", "edge_types.csv") == ["knows", "likes"]
+    assert graph.topology.edge_types is not None
+    assert graph.topology.edge_types.tolist() == [1, 1, 0]  # Into ann, bob and cid.
+    (tmp_path / "e.txt").write_text("ann\tbob\told\nbob\tcid\told\n")
+    _, said = imported(tmp_path / "e.txt")
+    assert [line for line in said if "edges from '1' to '2'" in line]
+
+
+def test_ids_of_two_columns_with_unknown_names_are_said_to_be_the_same(tmp_path: Path) -> None:
+    line = "equal ids in 'user_id' and 'item_id' are the same vertex: if they belong to different types"
+    for items, says in (([1, 2, 3], True), ([11, 12, 13], False)):
+        _, said = imported(write(tmp_path / "e.csv", {"user_id": [1, 2, 3], "item_id": items}))
+        assert any(line in each for each in said) == says
+
+
+@pytest.mark.parametrize(
+    "values", [["05/31/2024", "06/01/2024"], ["2024-05-31", ""]], ids=["form", "missing"]
+)
+def test_a_column_named_time_that_is_not_read_is_explained(values: list[str], tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [0, 1], "dst": [1, 0], "date": values})
+    graph, said = imported(edges)
+    assert graph.topology.edge_times is None
+    reason = (
+        "its values (such as '05/31/2024') are not" if "/" in values[0] else "some of its values are missing"
+    )
+    assert [line for line in said if f"column 'date' is not read, because {reason}" in line]
+    schema = ImportSchema(edges=EdgeTableSchema(files=["*"], source="src", target="dst", time="date"))
+    problem = "'05/31/2024' is not a time$" if "/" in values[0] else "the value is missing"
+    with pytest.raises(DataError, match=f"(?m){problem}"):
+        imported(edges, schema=schema)
+
+
+def test_flags_named_like_times_are_not_times(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.parquet", {"src": [0, 1], "dst": [1, 0], "t": [True, False]})
+    assert imported(edges)[0].topology.edge_times is None
+
+
+def test_integers_that_features_round_are_counted(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [0, 1, 2], "dst": [1, 2, 0]})
+    columns = {"id": [0, 1, 2], "x": [1_600_000_001, 1_600_000_002, 2**30], "z": [2**24, 2.5, 1e30]}
+    _, said = imported(edges, write(tmp_path / "n.csv", columns))
+    assert [line for line in said if "n.csv, column 'x': 2 integers rounded, because features are" in line]
+    assert not [line for line in said if "column 'z'" in line and "rounded" in line]
