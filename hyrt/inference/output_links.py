@@ -18,6 +18,7 @@ from hyrt.graph.formats.npy import header_bytes
 from hyrt.graph.graph import Graph
 from hyrt.graph.links.build_split import check_pairs
 from hyrt.graph.metadata import ENDPOINT_COLUMN_NAMES, normalize_name
+from hyrt.graph.tables.schema import find_separator_line
 from hyrt.inference.infer import infer_layerwise
 from hyrt.inference.output_rows import NotFiniteRows
 from hyrt.nn.model import GNN
@@ -47,10 +48,12 @@ def read_named_pairs(
     assert graph.links is not None, "only runs that predict links score pairs"
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            delimiter = _find_delimiter(file.readline())
-            file.seek(0)
-            reader = csv.reader(file, delimiter=delimiter)
-            lines = [(reader.line_num, row) for row in reader if row]
+            first = file.readline()
+            separator = find_separator_line(first.encode())
+            if separator is None:
+                file.seek(0)
+            reader = csv.reader(file, delimiter=separator or _find_delimiter(first))
+            lines = [(reader.line_num + (separator is not None), row) for row in reader if row]
     except FileNotFoundError:
         raise DataError(f"--links {path} does not exist: specify a .csv or .npy file") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -144,7 +144,8 @@ class TextFile:
             while not ended:
                 data = stream.read(block_bytes or BLOCK_BYTES)
                 ended = not data
-                data = rest + data
+                # Concatenated files have a byte-order mark before each header.
+                data = (rest + data).removeprefix(_UTF8_BOM).replace(b"\n" + _UTF8_BOM, b"\n")
                 cut = len(data) if ended else _last_end(data, self.dialect)
                 if not cut and len(data) > MAX_RECORD_BYTES:
                     raise DataError(

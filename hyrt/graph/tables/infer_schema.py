@@ -79,8 +79,15 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
         if sample.problem is not None:
             raise DataError(sample.problem)
     ends = [_ends(sample) for sample in samples]
+    guessed_headers: list[str] = []
     if not any(ends):
         ends = [_first_two(sample, alone=len(samples) == 1) for sample in samples]
+        guessed_headers = [
+            f"{sample.name}: the first line is read as column names ("
+            f"{format_columns(list(sample.columns))}): if they are an edge, set text.header to false"
+            for sample, columns in zip(samples, ends, strict=True)
+            if columns and sample.dialect is not None and sample.dialect.header
+        ]
     edges = [sample for sample, columns in zip(samples, ends, strict=True) if columns]
     others = [sample for sample, columns in zip(samples, ends, strict=True) if not columns]
     for other in others if edges else []:
@@ -140,7 +147,7 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
     if vertex_rows is not None:
         settings["vertices"] = vertex_rows
     schema = ImportSchema(edges=edge_table, **settings)
-    lines += [_ids_in_words(schema), *encodings]
+    lines += [_ids_in_words(schema), *encodings, *guessed_headers]
     return InferredSchema(schema, lines)
 
 

@@ -627,6 +627,35 @@ def test_a_first_line_that_is_no_header_is_refused(
         assert f"# Correct this schema: {line}" in capsys.readouterr().out
 
 
+def test_joined_files_with_byte_order_marks(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", "\ufeffsrc,dst\nann,bob\n\ufeffsrc,dst\nbob,cid\n")
+    table = EdgeTableSchema(files=["*"], source="src", target="dst")
+    schema = ImportSchema(ids="names", edges=table)
+    assert wrong(edges, schema=schema)[1:] == ["  e.csv, line 3: repeats the column names: remove this line"]
+    # The second mark begins at the first byte after those that are read at once.
+    start = "\ufeffsrc,dst\n" + "ann,bob\n" * 8000
+    start += "a" * ((1 << 16) - len(start.encode()) - len(",bob\n")) + ",bob\n"
+    write(edges, start + "\ufeffsrc,dst\nbob,cid\n")
+    for size in (1, 3, 1 << 20):
+        with mock.patch.object(text_blocks, "BLOCK_BYTES", size):
+            found = wrong(edges, schema=schema)
+        assert found[1:] == ["  e.csv, line 8003: repeats the column names: remove this line"]
+    write(edges, "0,1\n\ufeff1,2\n")
+    assert edges_of(imported(edges, into=tmp_path / "out")[0]) == {(0, 1): 1, (1, 2): 1}
+
+
+def test_a_guessed_header_is_told(tmp_path: Path) -> None:
+    """Two names may be the names of columns."""
+    for text, header in (
+        ("ann,bob\ncid,dan\n", True),
+        ("ann,bob\nbob,dan\n", False),
+        ("src,dst\na,b\n", False),
+    ):
+        lines = infer_schema([write(tmp_path / "e.csv", text)]).lines
+        said = [line for line in lines if "the first line is read as column names ('ann', 'bob')" in line]
+        assert len(said) == header
+
+
 def test_words_with_spaces_are_not_separated(tmp_path: Path) -> None:
     edges = write(tmp_path / "e.csv", "ann smith,bob jones\nbob jones,cid ray\n")
     assert edges_of(imported(edges, into=tmp_path / "out")[0]) == {(0, 1): 1, (1, 2): 1}

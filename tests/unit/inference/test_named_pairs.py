@@ -74,6 +74,7 @@ def test_pairs_are_found_by_the_ids_of_their_types(shop: Path, tmp_path: Path, h
             r"'X' in line 3 \(source column\) is not a vertex id of type 'customer'",
         ),
         ("C-1\n", "line 1 has one column"),
+        ('"sep=,"\nfrom,to\nC-1,C-2\nX,C-1\n', r"'X' in line 4 \(source column\) is not a vertex id"),
         # A first line with an id, even one of the other end, or a number is no header.
         ("C-10,X\nC-1,C-2\n", r"'X' in line 1 \(target column\) is not a vertex id of type 'item'"),
         ("X,C-11\nC-1,C-2\n", r"'X' in line 1 \(source column\) is not a vertex id of type 'customer'"),
@@ -92,6 +93,7 @@ def test_an_unknown_id_is_named_with_its_line(shop: Path, tmp_path: Path, text: 
     [
         "what,target,day,Source\nx,C-0,1,C-11\ny,C-8,2,C-3\n",
         "dst;src\nC-0;C-11\n C-8; C-3\n",
+        "sep=;\nsrc;dst\nC-11;C-0\nC-3;C-8\n",
         "TO\tFROM\nC-0\tC-11\nC-8\tC-3\n",
         "source_id,target_id\nC-11 ,C-0\nC-3,C-8\n",
         "customer,item\nC-11, C-0\nC-3,C-8\n",
