@@ -26,6 +26,14 @@ def test_between_two_the_geometric_mean() -> None:
     assert found.vertices == pytest.approx((math.sqrt(300 * 4800), math.sqrt(80 * 2000), 40))
 
 
+def test_above_the_largest_with_the_last_slope_at_most_in_proportion() -> None:
+    """Of two measurements, one may be off: vertices that grow threefold for twice the targets are noise."""
+    noisy = BlockSizes(vertices=(300.0, 20.0), edges=(150.0,))
+    sizes = SampledSizes({10: BlockSizes(vertices=(100.0, 10.0), edges=(100.0,)), 20: noisy})
+    assert sizes.at(80).vertices == pytest.approx((1200.0, 80.0))
+    assert sizes.at(80).edges == pytest.approx((150.0 * 1.5**2,))
+
+
 def test_below_the_smallest_in_proportion() -> None:
     assert SIZES.at(5).edges == pytest.approx((200, 45))
     assert SIZES.at(0) == BlockSizes(vertices=(0, 0, 0), edges=(0, 0))
