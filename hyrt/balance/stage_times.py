@@ -59,7 +59,9 @@ class ObservationHistory:
     noise: Floats
     """Relative standard deviation of each time in the newest period: float64 [columns]."""
     change: Floats
-    """Ratio of times after and before a speed change in the newest period, or 1: float64 [columns]."""
+    """Ratio of the times after a speed change in the newest period to those before it; 1 if the speed did not
+    change: float64 [columns].
+    """
 
     @property
     def has_changed(self) -> NDArray[np.bool_]:

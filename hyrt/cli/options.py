@@ -291,7 +291,7 @@ class Command(TyperCommand):
 
 
 class RankCommand(Command):
-    """Command that several ranks run together, so that all ranks learn of a parser error of one rank."""
+    """Command of several ranks. If one rank cannot parse its arguments, all ranks report it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments after the command.

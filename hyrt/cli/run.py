@@ -197,7 +197,7 @@ class _DisplayOptions:
         return Progress(plain=self.plain, quiet=self.quiet, with_dashboard=self.dashboard)
 
     def say(self, text: str) -> None:
-        """Print a line between runs, unless quiet."""
+        """Print a line about the next run, unless output is quiet."""
         if not self.quiet:
             from hyrt.report.printed_lines import print_wrapped
 

@@ -273,7 +273,7 @@ class RankGroup:
         self.has_live_operations = True
 
 
-# Maximum number of step groups from which medians are computed; a run may have many more.
+# Maximum number of `StepMetrics` events from which medians are computed; a run may have many more.
 _MAX_GROUPS = 4096
 
 

@@ -134,7 +134,7 @@ class InputRows:
         )
 
     def read_stored_range(self, start: int, stop: int) -> Array:
-        """Return consecutive rows [n, f] in the stored dtype; dense rows in place."""
+        """Return consecutive rows [n, f] in the stored dtype; dense rows are a view."""
         if self._sparse is None:
             return self._values(start, stop)
         part = self.read_range(start, stop)

@@ -82,7 +82,7 @@ class StepCheckpointer(Protocol):
         ...
 
     def take_resumed_step(self, step: int) -> StepCheckpoint | None:
-        """Return the checkpoint of a step that this process has not started yet, or None.
+        """Return the checkpoint from which to resume `step`; None if there is none, or the step has started.
 
         Each checkpoint is returned only once.
         """

@@ -150,8 +150,8 @@ def build_run_schema(graph: Graph) -> RunSchema:
     labels, outputs = graph.vertices.label_kind, graph.vertices.num_outputs
     classes = names.classes
     if classes is not None and len(classes) != outputs:
-        # Extra class names at the end belong to classes without vertices; other mismatches are not names of
-        # the labels.
+        # Extra class names at the end belong to classes without vertices. After any other mismatch, the names
+        # do not describe the labels.
         classes = classes[:outputs] if labels == "classes" and len(classes) > outputs else None
     edges: dict[str, Any] = {
         "predicts_links": graph.links is not None,

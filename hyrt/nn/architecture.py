@@ -96,7 +96,9 @@ class Aggregation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """Parameters of a model. Models with equal architectures have the same parameter names and shapes."""
+    """Hyperparameters that define a model's structure. Models with equal architectures have the same
+    parameter names and shapes.
+    """
 
     kind: str = "graphsage"
     """Name of the model kind in the entry-point group `hyrt.models`."""

@@ -32,7 +32,7 @@ Array = NDArray[Any]
 
 
 def count_graph_chunks(topology: Topology, targets: Array, parts: int) -> tuple[GridSizes, GridSizes]:
-    """Return the chunk counts of all edges, and of the edges into the targets [n].
+    """Return the chunk sizes for all edges, and for the edges into the targets [n].
 
     `parts` is the number of intervals, P, at most the number of vertices. The intervals are those of
     `hyrt.fullgraph.chunk_grid.ChunkGrid`.
@@ -96,7 +96,7 @@ _SCORE_MATRICES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkedWork:
-    """Layers of a model and sizes of a graph, as training in chunks needs them."""
+    """Model layers and graph sizes from which training in chunks is predicted."""
 
     model: ModelDescription
     layers: tuple[GatherLayer, ...]

@@ -46,7 +46,9 @@ class DatasetSizes:
     graph_bytes: float
     """Bytes of the topology in memory. This and `feature_bytes` exclude memory-mapped files."""
     degrees: DegreeDistribution | None = None
-    """Degree distribution with its vertices and edges; None for an open graph, which is sampled."""
+    """Degree distribution, with the numbers of vertices and edges; None if the graph has been opened, because
+    its mini-batches are then sampled.
+    """
     edge_value_bytes: float = 0.0
     """Bytes of one edge's weight and features."""
     transpose_bytes: float = 0.0

@@ -417,7 +417,7 @@ def full_graph_work(
         gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
         matrix_bytes=matrices,
         feature_bytes=single.arrays.get("features", 0.0),
-        # Count the topology, and the rank's part of it in both directions.
+        # The whole topology, which every rank reads.
         graph_bytes=single.arrays.get("topology", 0.0),
     )
 

@@ -384,7 +384,7 @@ def _chunked(
 def match_platform(
     platform: Platform, work: TrainingWorkload, config: Config | None
 ) -> tuple[Platform, TrainingWorkload]:
-    """Return a machine with task sizes that fit the work, and work with the batch size of a whole step.
+    """Return the platform with task sizes for the workload, and the workload of a whole step.
 
     `config` is None if the work is given as sizes, whose batch is that of one trainer. Raises ConfigError if
     an FPGA cannot hold one unit of a sampler whose mini-batches cannot be divided, and ValueError if it

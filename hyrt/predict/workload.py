@@ -373,7 +373,7 @@ def dense_row_notes(platform: Platform, work: TrainingWorkload) -> list[str]:
 
 
 def configured_terms(config: Config) -> ExtraTerms:
-    """Return all terms of the performance model, with the concurrency settings of a run."""
+    """Return all terms of the performance model, with `overlap` and `shared_cores` as in a run."""
     if config.sampler.is_full_graph:
         # Nothing overlaps, because only one stage has work.
         return ExtraTerms(overlap="nothing", shared_cores=False)

@@ -47,7 +47,7 @@ class TrainedRun:
     """Model in evaluation mode."""
     config: Config
     metrics: Mapping[str, Mapping[str, float]]
-    """Metrics of the best evaluation by split; empty without an evaluation."""
+    """Metrics of the best evaluation, keyed by split; empty if the run was never evaluated."""
     graph: Graph
     """Dataset of the run, or other data in the schema of the run."""
     weights: str
@@ -141,7 +141,7 @@ def open_trained_run(
         weights, description = best["weights"], f"best validation, epoch {best['epoch']}"
     else:
         weights, description = loaded.state["model"], f"step {loaded.step}"
-    # Whether the run's dataset is used: with unchanged data settings, or with any.
+    # `has_run_data` implies unchanged data settings; with `has_run_dataset`, other data settings may differ.
     has_run_data = graph is None and not any(entry.startswith("data.") for entry in overrides)
     has_run_dataset = graph is None and not any(entry.startswith("data.source=") for entry in overrides)
     schema = _saved_schema(loaded, settings, run, has_run_dataset=has_run_dataset)

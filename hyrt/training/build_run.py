@@ -64,7 +64,7 @@ class DistributedRunConfig:
     scores: DistributedScorer | None = None
     """Scorer that works together with the other processes; None if each process scores all vertices."""
     in_chunks: bool = False
-    """Whether every device that supports chunk columns trains full graphs in chunks."""
+    """Whether every device that can share a full graph (`SharesColumns`) trains it in chunks."""
     traces: RankTraceGatherer | None = None
     """Gatherer of the traces of all processes into one file; None if each process writes its own file."""
     inherited: Callable[[], Path | None] = no_failover

@@ -35,8 +35,8 @@ class Growth:
         self._not_target = 1.0 - chances
         self._absent = self._not_target
         self._neighbor_absent = self._not_target
-        # Probability, by hop of arrival, that a neighbor arrived at this hop and has not yet sampled the
-        # vertex.
+        # Per hop, the probability that a neighbor was first reached at that hop and has not sampled the
+        # vertex since.
         self._waiting = [chances]
         # Number of a neighbor's out-edges other than the one back to the vertex.
         self._onward = np.maximum(degrees.out_degrees - degrees.reciprocity, 0.0)

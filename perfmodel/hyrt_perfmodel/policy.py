@@ -30,7 +30,7 @@ class Threads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Split of a step's targets among trainers, and threads of its stages."""
+    """Number of a step's targets per trainer, and number of threads per stage."""
 
     split: tuple[int, ...]
     """Units (targets or subgraphs) of each trainer in a step. Their sum never changes."""

@@ -93,7 +93,7 @@ def _is_number(value: object, rule: str) -> bool:
 T = TypeVar("T")
 
 _EXTRA = "unexpected_keyword_argument"
-# Expected values, by pydantic error type.
+# pydantic's error types, keyed by the description of the expected value.
 _EXPECTED = {
     "a number": ("float_type", "float_parsing"),
     "a finite number": ("finite_number",),

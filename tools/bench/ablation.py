@@ -95,7 +95,7 @@ def simulated_rungs(name: str, dataset: str, model: str) -> tuple[list[str], flo
     count = len(trainers) - 1
     units_per_trainer, left = divmod(training.batch_size, count)
     offload = Assignment(split=(0, *(units_per_trainer + (i < left) for i in range(count))), threads=third)
-    # The static split is the predicted split for the threads of the third rung.
+    # The static split is the one that is predicted if each stage gets a third of the cores.
     static = replace(initial_assignment(platform, training, threads=third), threads=third)
     chosen = create_policy(DEFAULT_POLICY)
     seconds = [

@@ -64,7 +64,7 @@ def table_rows(source: str, options: argparse.Namespace) -> list[str]:
         )
         ranking = rank_by_hotness(*ranking_arguments, workers)
         per_epoch = sampler.steps_per_epoch()
-        # Use steps on which the ranking of the vertices is not based.
+        # Measure on steps that were not used to rank the vertices.
         for step in range(10 * per_epoch, (10 + options.epochs) * per_epoch):
             units = sampler.units(step)
             mine = units[: math.ceil(options.part * len(units))]

@@ -36,7 +36,7 @@ STEPS = 6
 
 
 def measure(data: Dataset, widths: list[int]) -> str:
-    """Return the minimum CPU milliseconds of a sum over all edges, for rows of each width."""
+    """Return the minimum CPU time, in ms, of a sum over all edges for each row width, as table cells."""
     shown = []
     for width in widths:
         # Use torch, which aligns memory to cache lines.

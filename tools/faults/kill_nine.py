@@ -28,7 +28,7 @@ TRAINERS = (Trainers("cpu:0", ""), Trainers("cpu:0,opencl:0", "", PAIR), Trainer
 
 @dataclass(frozen=True)
 class Kill:
-    """Result of one run; `problems` is empty if it resumed and ended bit-equal."""
+    """Result of one run; `problems` is empty if the run resumed and gave the bits of an uninterrupted run."""
 
     kills: int
     step: int

@@ -54,7 +54,7 @@ SKIPPED = {"annotation", "returns", "decorator_list", "bases", "keywords", "type
 
 @dataclass(frozen=True, order=True)
 class Mutant:
-    """A change of one module: `text` replaces the bytes from `start` to `end`."""
+    """Change to one module: `text` replaces the bytes from `start` to `end`."""
 
     path: str
     line: int

@@ -1,4 +1,4 @@
-"""Peak anonymous memory and bit equality of full-graph training on the CPU with limited host memory.
+"""Measure the peak memory of full-graph training with limited host memory, and check that the bits are equal.
 
 Each run is a separate process whose anonymous memory is read every 2 ms. Features, topology and labels are
 memory-mapped from files. The first run is not limited; its losses and weights are the reference for the other

@@ -81,7 +81,7 @@ class TorchAggregation:
         self._program = KernelProgram(launcher, "aggregate")
 
     def __call__(self, block: TensorBlock, x: torch.Tensor, aggregation: Aggregation) -> torch.Tensor:
-        """Aggregate as `aggregate_tensors` does, which is also the fallback for unsupported dtypes."""
+        """Aggregate with the same result as `aggregate_tensors`, the fallback for unsupported dtypes."""
         compiled = (torch.float32, torch.int32, torch.int32)
         if (x.dtype, block.indptr.dtype, block.columns.dtype) != compiled:
             return aggregate_tensors(block, x, aggregation)

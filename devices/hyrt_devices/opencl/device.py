@@ -119,7 +119,7 @@ class OpenclDevice(
         self._budget = HostMemoryBudget()
         self._keeper: StepCheckpointer | None = None
         self._chunks: ChunkSteps | None = None
-        # This is set if vertices are computed on the host and edges on this device.
+        # Set if the host runs the vertex functions and this device the edge functions.
         self._model: HostSaga | None = None
         self._staged = HostStaged()
         self._workers = Workers(

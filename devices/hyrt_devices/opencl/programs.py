@@ -74,7 +74,7 @@ def _cpu(*, vector: int, rows: int, unroll: int) -> Tuning:
 CPUS = {
     # 32 registers of 16 floats suffice for 12 x 2 sums, 2 columns and 1 row. Aggregations use fewer.
     16: _cpu(vector=16, rows=12, unroll=16),
-    # 16 registers suffice for 6 x 2 sums, columns and rows.
+    # 16 registers suffice for 6 x 2 sums, 2 columns and a row.
     8: _cpu(vector=8, rows=6, unroll=8),
     4: _cpu(vector=4, rows=6, unroll=8),
 }

@@ -149,7 +149,8 @@ class TimedEdges(NamedTuple):
     times: NDArray[Any]
     """[n] int64 or float64."""
     relation: int | None = None
-    """Relation in a heterogeneous graph; None if rows are not sorted by relation."""
+    """Relation of the edges in a heterogeneous graph; None if the topology's rows are not sorted by relation.
+    """
 
 
 def unknown_time(dtype: np.dtype[Any]) -> Any:

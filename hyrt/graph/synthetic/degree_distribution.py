@@ -140,7 +140,7 @@ def _expected_relation_edges(
         return np.zeros_like(pairs)
     shares = 1.0 / np.sqrt(np.arange(1, spec.classes + 1))
     shares /= shares.sum()
-    # For each class, fraction of all pairs whose destination class is paired with the source class.
+    # For each destination class, the fraction of all vertex pairs that join it to its matching source class.
     joined = np.roll(shares, offset) * shares
     odds = np.outer(first, second) / (float(first @ first_counts) * float(second @ second_counts))
     draws = float(edges)

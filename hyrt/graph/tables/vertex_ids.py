@@ -200,7 +200,7 @@ def spell_numbers(names: Any) -> Any:
 
 
 def spell_integers(names: Any) -> Any:
-    """Return strings [n] with integers without a decimal point: 3 for 3.0."""
+    """Return the strings [n], with integers written without a decimal point: 3 instead of 3.0."""
     import pyarrow.compute as pc
 
     return pc.replace_substring_regex(names, r"^(0|-?[1-9][0-9]*)[.,]0*$", r"\1")

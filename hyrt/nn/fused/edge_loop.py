@@ -106,7 +106,9 @@ class EdgeExprBuilder:
         return builder
 
     def build(self, results: Sequence[int]) -> EdgeExpr:
-        """Build an expression with the given results, all operands, and only the values that results need."""
+        """Build an expression with the given results, all operands, and only the values that the results
+        need.
+        """
         needed = set(results)
         for at in reversed(range(len(self.values))):
             if at in needed:

@@ -161,7 +161,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _sum(parts: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the chunks' parts. A single part is not copied."""
+    """Return the sum of the chunks' partial gradients. A single one is not copied."""
     return parts[0] if parts.shape[0] == 1 else parts.sum(0)
 
 

@@ -358,7 +358,7 @@ def equal_times(costs: Sequence[Callable[[float], float]], limits: Sequence[int]
     if not math.isfinite(high):
         raise OverflowError(f"{total} targets on one trainer would take {high} s")
     low = 0.0
-    # The loop below removes the remaining surplus target by target.
+    # A coarse tolerance suffices, because the last loop removes any surplus, one target at a time.
     tolerance = min(_BISECTION_TOLERANCE, 1 / total)
     while high - low > tolerance * high:
         middle = (low + high) / 2
