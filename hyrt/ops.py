@@ -127,8 +127,8 @@ def spmm(
     if reduce == "max":
         if transposed or values is not None or any(scale is not None for scale in scales):
             raise ValueError(
-                'reduce="max" does not support edge_values, scales or transposed=True: remove these, and '
-                "multiply x beforehand"
+                'reduce="max" does not support edge_values, scales or transposed=True: remove them; to scale '
+                "the sources, multiply x before the call"
             )
         return _like_input(x, _backend(rows).max_aggregate(edges, flat).view(rows.shape))
     if reduce == "mean":

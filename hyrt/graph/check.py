@@ -409,7 +409,7 @@ def convert_classes(values: Array, source: str, key: str) -> Array:
             raise reject(
                 source,
                 key,
-                f"value {values[at]} at position {at} is not a class: use integers from 0",
+                f"value {values[at]} at position {at} is not a class: use integers, starting at 0",
             )
     else:
         whole = values

@@ -380,7 +380,7 @@ class GuardedSteps(_ThreadedSteps):
             except ChannelClosedError:
                 if self._is_stopped:
                     raise StepInterrupted from None
-                raise StageError(f"the steps ended before step {step}: their thread has ended") from None
+                raise StageError(f"the thread that runs the steps ended before step {step}") from None
             yield work
             self._next.put(None)
         # The trainer also loads the last weights.

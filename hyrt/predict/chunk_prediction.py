@@ -381,7 +381,10 @@ def predict_chunked_run(platform: Platform, work: TrainingWorkload, config: Conf
         raise ConfigError(reason)
     prediction = predict_chunks(platform, work, config)
     if prediction is None and trains_in_chunks(platform, work, config):
-        raise ConfigError("no chunks fit the devices: lower model.hidden, or raise fullgraph.device_memory")
+        raise ConfigError(
+            "even the smallest chunks do not fit in device memory: lower model.hidden, or raise "
+            "fullgraph.device_memory"
+        )
     return prediction
 
 

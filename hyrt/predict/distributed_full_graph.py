@@ -83,7 +83,10 @@ def predict_rank_chunks(
     config = config.model_copy(update={"fullgraph": cut, "runtime": runtime})
     prediction = predict_chunks(platform, work, config)
     if prediction is None:
-        raise ConfigError("no chunks fit the devices: lower model.hidden, or raise fullgraph.device_memory")
+        raise ConfigError(
+            "even the smallest chunks do not fit in device memory: lower model.hidden, or raise "
+            "fullgraph.device_memory"
+        )
     gather_fraction, computing_s = prediction.gather_fraction, prediction.epoch_s - prediction.synchronize_s
     described = ChunkedWork.from_config(work, config, config.training_requests[0].name)
     # Rows are exchanged before they are multiplied, and the features are exchanged only once.

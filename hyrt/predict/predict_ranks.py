@@ -47,7 +47,7 @@ class RankPredictionRequest:
     def __post_init__(self) -> None:
         if self.homes is not None and self.locality is not None:
             raise ConfigError(
-                "--partition-map defines where every row is, so the locality is counted: remove --locality"
+                "--partition-map defines where every row is, which determines the locality: remove --locality"
             )
         try:
             WorkDistribution(ranks=self.ranks, locality=self._locality)

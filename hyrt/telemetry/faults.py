@@ -119,8 +119,10 @@ def _parse(entry: str) -> Fault:
         raise ConfigError(f"{ENV_VARIABLE}: the kind of {entry!r} must be one of {', '.join(KINDS)}")
     special = {kind for kinds in _BY_STAGE.values() for kind in kinds}
     if fault.kind in special and fault.kind not in _BY_STAGE.get(fault.stage, ()):
-        stages = ", ".join(stage for stage, kinds in _BY_STAGE.items() if fault.kind in kinds)
-        raise ConfigError(f"{ENV_VARIABLE}: the kind of {entry!r}, {fault.kind}, requires the stage {stages}")
+        stages = " or ".join(stage for stage, kinds in _BY_STAGE.items() if fault.kind in kinds)
+        raise ConfigError(
+            f"{ENV_VARIABLE}: {entry!r} must name the stage {stages}, which can have {fault.kind}"
+        )
     if fault.stage == "checkpoint" and fault.place not in (*WRITE_OPERATIONS, "*"):
         raise ConfigError(
             f"{ENV_VARIABLE}: the place of {entry!r} must be one of {', '.join(WRITE_OPERATIONS)} or *"

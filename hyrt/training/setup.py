@@ -256,7 +256,7 @@ def _check_edge_values_of_blocks(kind: str, graph: Graph, sampler: Sampler) -> N
     ):
         if values is not None and any(getattr(block, f"edge_{name}") is None for block in batch.blocks):
             raise ConfigError(
-                f"{SAMPLERS.describe(kind)}: its blocks have no edge {name}, but {graph.name} has: set "
+                f"{SAMPLERS.describe(kind)}: its blocks have no edge {name}, but {graph.name} does: set "
                 f"Block.edge_{name} as described in docs/edges.md, or choose another sampler.kind"
             )
     batch.release()

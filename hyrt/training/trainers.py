@@ -179,7 +179,7 @@ def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None,
     if settings.chunks > graph.num_vertices:
         raise ConfigError(
             f"fullgraph.chunks={settings.chunks} is more than the {graph.num_vertices:,} vertices of "
-            f"{graph.name}: set the least number that fits, or 0 to find it automatically"
+            f"{graph.name}: set at most that number, or 0 to choose it automatically"
         )
     if isinstance(trainer.device, RunsChunks) and in_chunks:
         trainer.device.take_chunks(
