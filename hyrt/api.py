@@ -218,7 +218,8 @@ def train(
     settings, _ = share_columns(settings, prepared)
     checkpoints = None if folder is None else _new_checkpoints(Path(folder))
     if checkpoints is not None and prepared.graph.links is not None:
-        write_links(checkpoints.parent / LINKS, prepared.graph.links.split)
+        links, ids = prepared.graph.links, prepared.graph.vertices.vertex_ids
+        write_links(checkpoints.parent / LINKS, links.split, ids)
     handle_event = emit or _forward_warnings(user_warner(RunWarning))
     emit_event = handle_event
     mark_forks()

@@ -229,7 +229,7 @@ class RunSession:
         path = self.folder.path
         try:
             if self.graph.links is not None:
-                self.folder.store_links(self.graph.links.split)
+                self.folder.store_links(self.graph.links.split, self.graph.vertices.vertex_ids)
             training = self._training = Training(
                 build_run(
                     self.config,

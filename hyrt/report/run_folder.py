@@ -15,6 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
+from numpy.typing import NDArray
+
 from hyrt.config import Config, build_config, load_settings, to_yaml
 from hyrt.errors import (
     CheckpointError,
@@ -220,11 +222,14 @@ class RunFolder:
         """File of the link split, for link prediction."""
         return self.path / LINKS
 
-    def store_links(self, split: LinkSplit) -> None:
-        """Write the link split for later commands, unless the file exists; raise HyrtError if this fails."""
+    def store_links(self, split: LinkSplit, vertex_ids: NDArray[Any] | None) -> None:
+        """Write the link split for later commands, unless the file exists; raise HyrtError if that fails.
+
+        `vertex_ids` are the original vertex ids of a reordered dataset.
+        """
         if not self.links_path.is_file():
             with explain_write_errors(self.links_path):
-                write_links(self.links_path, split)
+                write_links(self.links_path, split, vertex_ids)
 
     def is_finished(self, epochs: int | None) -> bool:
         """Return whether the run has stopped early or completed `epochs` epochs (None: any number).

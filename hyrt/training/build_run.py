@@ -206,6 +206,8 @@ def build_run(
         # Do not predict: labels are not used, and the performance model does not support this kind of step.
         predict = None
         check_held_out(graph.name, graph.topology, graph.links)
+        for line in graph.links.split.warnings:
+            emit_event(Notice(kind="warning", text=line))
         for line in graph.links.notes:
             emit_event(Notice(kind="info", text=line))
     else:

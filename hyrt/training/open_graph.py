@@ -119,14 +119,14 @@ def _split(
     known: Topology,
     ends: LinkEndpoints,
     relation: LinkRelation | None,
-    schema: Path | None,
+    split_file: Path | None,
 ) -> LinkSplit:
     settings = config.links
-    if schema is not None and schema.is_file():
-        # The file contains vertex indices instead of ids.
-        return read_links(schema, known, config.seed, ends)
-    if settings.has_split_file:
-        return read_links(Path(settings.split), known, config.seed, ends, graph.vertices.positions)
+    is_of_run = split_file is not None and split_file.is_file()
+    if is_of_run or settings.has_split_file:
+        path = split_file if split_file is not None and is_of_run else Path(settings.split)
+        places = graph.vertices.positions
+        return read_links(path, known, config.seed, ends, places, graph=graph.name, is_of_run=is_of_run)
     times = _times(settings.times, graph, known, ends, relation) if settings.split == "time" else None
     return random_link_split(
         graph.name,

@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.links.edges import add_links, encode_pairs, find_edges_of_pairs, list_links, remove_links
+from hyrt.graph.links.edges import (
+    add_links,
+    encode_pairs,
+    find_edges_of_pairs,
+    list_links,
+    mark_edge_pairs,
+    remove_links,
+)
 from hyrt.graph.links.link_split import HeldOut, LinkEndpoints, LinkSplit, drop_held_out
 from hyrt.graph.links.negative_sampling import check_negatives, sample_negatives
 from hyrt.graph.topology import Topology
@@ -133,18 +140,35 @@ def _mark_smallest(order: NDArray[Any], num: int) -> NDArray[np.bool_]:
 # Exceptions of zipfile and numpy for files that are damaged or not archives of arrays.
 _UNREADABLE = (*ARCHIVE_ERRORS, OSError, MemoryError, LookupError)
 _KEYS = ("train", "train_neg", "val", "val_neg", "test", "test_neg")
+# Key in the file of a run on reordered data; earlier versions wrote current vertex ids without it.
+_HAS_ORIGINAL_IDS = "original_ids"
+# A smaller share of edges among the links of a file means other vertex numbers.
+_MIN_EDGE_SHARE = 0.01
 
 
-def write_links(path: Path, split: LinkSplit) -> None:
-    """Write a split for `read_links`, atomically. Raises OSError if the file cannot be written."""
+def write_links(path: Path, split: LinkSplit, vertex_ids: NDArray[Any] | None = None) -> None:
+    """Write a split for `read_links`, atomically, with the original `vertex_ids` [V] of a reordered dataset.
+
+    Raises OSError if the file cannot be written.
+    """
     buffer = io.BytesIO()
-    arrays: dict[str, Any] = {**split.arrays, "without_messages": np.array(split.without_messages)}
-    np.savez(buffer, **arrays)
+    arrays: dict[str, Any] = dict(split.arrays)
+    if vertex_ids is not None:
+        arrays = {key: vertex_ids[pairs] for key, pairs in arrays.items()}
+        arrays[_HAS_ORIGINAL_IDS] = np.array(True)
+    np.savez(buffer, **arrays, without_messages=np.array(split.without_messages))
     write_atomically(path, buffer.getbuffer())  # type: ignore[arg-type]
 
 
 def read_links(
-    path: Path, topology: Topology, seed: int, ends: LinkEndpoints, positions: NDArray[Any] | None = None
+    path: Path,
+    topology: Topology,
+    seed: int,
+    ends: LinkEndpoints,
+    positions: NDArray[Any] | None = None,
+    *,
+    graph: str = "the graph",
+    is_of_run: bool = False,
 ) -> LinkSplit:
     """Read a link split from a .npz file of [n, 2] integers, sources and destinations.
 
@@ -153,10 +177,13 @@ def read_links(
     as links are sampled with `seed`. If `without_messages` is true, training links carry no messages.
 
     `topology` has all edges of the graph or of the predicted relation. If vertices were reordered,
-    `positions` [V] maps their original to current ids. Raises DataError with the file, the key and the first
-    bad position.
+    `positions` [V] maps their original to current ids. `is_of_run` says that the file is in a run folder.
+    Raises DataError with the file, the key and the first bad position, or if nearly no link is an edge of the
+    dataset named `graph`.
     """
     arrays = _read(path)
+    if is_of_run and _HAS_ORIGINAL_IDS not in arrays:
+        positions = None
     for key, pairs in arrays.items():
         if key in _KEYS:
             arrays[key] = check_pairs(f"{path}: key '{key}'", pairs, topology.num_vertices, ends, positions)
@@ -171,6 +198,7 @@ def read_links(
             )
     undirected = topology.is_symmetric and ends.sources == ends.destinations
     _check_apart(path, topology, links, undirected=undirected)
+    warnings = _check_edges(path, topology, links, arrays.get("train"), ends, graph)
     known = add_links(topology, *(arrays[key] for key in ("train", "val", "test") if key in arrays))
     file_negatives = {name: arrays[f"{name}_neg"] for name in links if f"{name}_neg" in arrays}
     notes = check_negatives(str(path), known, file_negatives, undirected=undirected)
@@ -199,7 +227,44 @@ def read_links(
         train_negatives=arrays.get("train_neg"),
         without_messages=silent is not None and bool(silent.all()),
         notes=(*notes, *lines),
+        warnings=tuple(warnings),
     )
+
+
+def _check_edges(
+    path: Path,
+    topology: Topology,
+    links: dict[str, NDArray[Any]],
+    train: NDArray[Any] | None,
+    ends: LinkEndpoints,
+    graph: str,
+) -> list[str]:
+    """Return a warning if held-out links are not edges in either direction; refuse a file of other numbers.
+
+    Held-out links may have been removed from the edges before, but then training links are edges.
+    """
+
+    def count_edges(pairs: NDArray[Any]) -> int:
+        is_edge = mark_edge_pairs(topology, pairs) | mark_edge_pairs(topology, pairs[:, ::-1])
+        return int(is_edge.sum())
+
+    num_held_out = sum(map(len, links.values()))
+    num_edges = sum(map(count_edges, links.values()))
+    if train is not None and len(train):
+        min_share = min(0.5, _MIN_EDGE_SHARE + 4 * topology.num_edges / max(1, ends.num_pairs))
+        total, trained = num_held_out + len(train), count_edges(train)
+        if trained < min_share * len(train) and num_edges <= min_share * num_held_out:
+            raise DataError(
+                f"{path}: {total - trained - num_edges:,} of {total:,} links are not edges of {graph}: use a "
+                "file with the vertex numbers of this dataset, or add the training links to its edges"
+            )
+    if num_edges == num_held_out:
+        return []
+    return [
+        f"{num_held_out - num_edges:,} of {num_held_out:,} held-out links in {path} are not edges of "
+        f"{graph}: use a file with the vertex numbers of this dataset, unless these edges were removed on "
+        "purpose"
+    ]
 
 
 def _check_apart(path: Path, topology: Topology, links: dict[str, NDArray[Any]], *, undirected: bool) -> None:
@@ -247,6 +312,20 @@ def check_pairs(
     return found
 
 
+def read_run_links(path: Path, positions: NDArray[Any] | None, num_vertices: int) -> LinkSplit | None:
+    """Return the split of a run's file with current vertex ids; None if the graph lacks a vertex."""
+    arrays = _read(path)
+    pairs = {key: arrays[key] for key in _KEYS if key in arrays}
+    if any(part.max(initial=0) >= num_vertices for part in pairs.values()):
+        return None
+    if positions is not None and _HAS_ORIGINAL_IDS in arrays:
+        pairs = {key: positions[part] for key, part in pairs.items()}
+    held_out: dict[str, HeldOut] = {
+        name: HeldOut(pairs[name], pairs[f"{name}_neg"]) for name in ("val", "test") if name in pairs
+    }
+    return LinkSplit(pairs["train"], held_out, pairs.get("train_neg"))
+
+
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     remedy = f"use a .npz file of links with some of the keys {', '.join(_KEYS)}"
     try:
@@ -261,6 +340,6 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(f"{path} does not exist: use the path of a link file") from None
     except _UNREADABLE as error:
         raise DataError(f"{path} cannot be read as a link file ({error}): {remedy}") from None
-    if unknown := sorted(arrays.keys() - {*_KEYS, "without_messages"}):
+    if unknown := sorted(arrays.keys() - {*_KEYS, "without_messages", _HAS_ORIGINAL_IDS}):
         raise DataError(f"{path} has the unknown key '{unknown[0]}': {remedy}")
     return arrays

@@ -172,6 +172,8 @@ class LinkSplit:
     """Whether training links carry no messages."""
     notes: tuple[str, ...] = ()
     """Notes for the user about how the split was made."""
+    warnings: tuple[str, ...] = ()
+    """Warnings for the user about the file of the split."""
 
     __repr__ = short_repr
 

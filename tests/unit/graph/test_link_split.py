@@ -183,6 +183,30 @@ def test_a_wrong_file_is_told(tmp_path: Path, arrays: dict[str, np.ndarray], tol
         read_links(tmp_path / "links.npz", DIRECTED.topology, 0, ENDS)
 
 
+def test_links_that_are_no_edges_are_told(tmp_path: Path) -> None:
+    """Held-out links may have been removed from the edges, but not training links as well."""
+    split = random_link_split("g", DIRECTED.topology, 5, val=0.1, test=0.2, ends=ENDS)
+    file, arrays = tmp_path / "links.npz", {name: part.links for name, part in split.held_out.items()}
+    np.savez(file, **{**arrays, "val": arrays["val"][:, ::-1]})
+    assert not read_links(file, DIRECTED.topology, 0, ENDS).warnings
+    removed = remove_links(DIRECTED.topology, arrays["test"])
+    num, num_all = len(arrays["test"]), len(arrays["test"]) + len(arrays["val"])
+    for train in ({}, {"train": split.train}):
+        np.savez(file, **arrays, **train)
+        (told,) = read_links(file, removed, 0, ENDS, graph="web").warnings
+        assert told.startswith(
+            f"{num} of {num_all} held-out links in {file} are not edges of web: use a file"
+        )
+    other = random_graph(90, 0.4, seed=9).topology
+    known = dense(DIRECTED, other) > 0
+    pairs = np.concatenate([split.train, *arrays.values()])
+    num_known = int((known | known.T)[tuple(pairs.T)].sum())
+    assert 0 < num_known < 0.01 * len(pairs)
+    told = f"{len(pairs) - num_known:,} of {len(pairs):,} links are not edges of web: use a file"
+    with pytest.raises(DataError, match=told):
+        read_links(file, other, 0, ENDS, graph="web")
+
+
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     """zipfile and zlib raise what is no error of numpy's."""
     np.save(tmp_path / "one.npy", np.array([[0, 1]]))
