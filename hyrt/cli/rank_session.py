@@ -266,7 +266,8 @@ class RankSession:
         if self.config.sampler.is_full_graph:
             config, notice = convert_to_one_step(self.config, graph)
             return replace(self, config=config, notices=(notice,))._train_hetero(ranks, graph)
-        ranks.check_equal("dataset", {"labels and training vertices": graph.checksum})
+        found = graph.fingerprint
+        ranks.check_equal("dataset", {"labels and training vertices": found.labels, "edges": found.edges})
         prepared = PreparedRun(self.config, graph)
         graph = prepared.graph
         rank_part = set_up_hetero(self.config, graph, ranks, prepared, lambda: self.signals.first_signal)

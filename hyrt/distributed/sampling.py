@@ -200,7 +200,7 @@ def with_global_degrees(graph: Graph, group: RankGroup) -> Graph:
         sums = torch.from_numpy(local.weighted_degrees.copy())
         group.all_reduce(sums, "edges")
         topology.__dict__["weighted_degrees"] = sums.numpy()
-    return replace(graph, topology=topology)
+    return replace(graph, topology=topology.with_checksum_of(local))
 
 
 _PURPOSE = "edges"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -15,7 +16,7 @@ from hyrt.errors import DataError
 from hyrt.formatting import pluralize, short_repr
 from hyrt.graph.hetero.graph_types import GraphTypes
 from hyrt.graph.labels import LabelKind, convert_for_training, count_outputs, describe_labels, get_label_kind
-from hyrt.graph.links.link_split import LinkGraph
+from hyrt.graph.links.link_split import LinkGraph, LinkSplit
 from hyrt.graph.metadata import NO_NAMES, DataNames, Scalings
 from hyrt.graph.row_source import HeteroRows, RowSource, SparseFeatures
 from hyrt.graph.topology import Topology
@@ -108,6 +109,30 @@ class VertexTable:
                 "from 0"
             )
         return np.flatnonzero(mask if mask.ndim == 1 else mask[:, column])
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Identity of a dataset, apart from its features, of which a rank has only some rows."""
+
+    labels: int
+    """CRC-32 of labels, training vertices and, if there are any, links to predict."""
+    edges: int | None
+    """CRC-32 of edges with their types, weights and features, and of the names of vertex types and relations;
+    None if it is unknown."""
+
+    def to_state(self) -> dict[str, int | None]:
+        """Return the entries of a checkpoint."""
+        return {"graph": self.labels, "edges": self.edges}
+
+    def find_changes(self, state: Mapping[str, Any]) -> list[str]:
+        """Return which of `labels` and `edges` differ from those in a checkpoint.
+
+        Entries that are unknown, as in checkpoints of earlier versions, count as equal.
+        """
+        saved = {"labels": state.get("graph"), "edges": state.get("edges")}
+        mine = {"labels": self.labels, "edges": self.edges}
+        return [name for name in mine if None not in (mine[name], saved[name]) and mine[name] != saved[name]]
 
 
 # Number of feature rows to compare when datasets are distinguished.
@@ -211,19 +236,23 @@ class Graph:
         return self.vertices.num_outputs if self.links is None else self.links.width
 
     @property
-    def checksum(self) -> int:
-        """CRC-32 of labels, training vertices (`VertexTable.checksum`) and links to predict."""
-        return (
-            self.vertices.checksum
-            if self.links is None
-            else self.vertices.checksum ^ self.links.split.checksum
-        )
+    def fingerprint(self) -> Fingerprint:
+        """Identity of the dataset with its link split, if it has one."""
+        return self.fingerprint_with(None if self.links is None else self.links.split)
+
+    def fingerprint_with(self, split: LinkSplit | None) -> Fingerprint:
+        """Return the identity of the dataset with a link split."""
+        edges, types = self.topology.checksum, self.types
+        if edges is not None and types is not None:
+            names = (types.vertex_types, types.starts.tolist(), list(map(str, types.relations)), types.target)
+            edges = zlib.crc32(repr(names).encode(), edges)
+        return Fingerprint(self.vertices.checksum ^ (0 if split is None else split.checksum), edges)
 
     @cached_property
     def row_sums(self) -> NDArray[np.float64]:
         """Weighted sum and weighted absolute sum of a few feature rows per vertex type, [n, 2] float64.
 
-        These sums distinguish feature rows, which `checksum` ignores. This process must have all rows.
+        These sums distinguish feature rows, which the fingerprint ignores. This process must have all rows.
         """
         if not isinstance(self.features, HeteroRows):
             return self._sums_of(self.features, self.num_vertices)

@@ -140,6 +140,22 @@ def mark_self_loops(indptr, indices, first, last, marks):
 
 
 @_compile
+def hash_blocks(values, keys, first, last):
+    """Return the sum of the hashes of the blocks first..last-1 of len(keys) integers each.
+
+    A block's hash is a multilinear one, scrambled together with the block's number.
+    """
+    total = np.uint64(0)
+    for block in range(first, last):
+        start = block * len(keys)
+        found = np.uint64(block) * GOLDEN
+        for i in range(start, min(start + len(keys), len(values))):
+            found += keys[i - start] * np.uint64(values[i])
+        total += mix64(found)
+    return total
+
+
+@_compile
 def hash_edge(key, u, v):
     """Return the random 64-bit hash of an undirected edge, which is equal for both directions."""
     low, high = np.uint64(min(u, v)), np.uint64(max(u, v))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,13 +14,22 @@ from numpy.typing import NDArray
 from hyrt.checks import check_array
 from hyrt.formatting import short_repr
 from hyrt.graph import check, kernels
-from hyrt.graph.kernels import count_columns, is_symmetric_csr, transpose_edge_ids, transpose_rows
+from hyrt.graph.kernels import (
+    count_columns,
+    hash_blocks,
+    is_symmetric_csr,
+    transpose_edge_ids,
+    transpose_rows,
+)
+from hyrt.runtime.rng import vertex_streams
 from hyrt.runtime.workers import current_workers
 
 # Each range of columns reads all edges for the transpose, so there are few ranges.
 _PASSES = 4
 _MIN_COLUMNS = 1 << 12
 _ROWS_AT_ONCE = 1 << 14
+_HASH_KEYS = vertex_streams(np.uint64(1), np.arange(1 << 10))
+_BLOCKS_AT_ONCE = 1 << 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +85,23 @@ class Topology:
     def edge_width(self) -> int:
         rows = self.edge_rows
         return 0 if rows is None else int(rows.shape[1])
+
+    @cached_property
+    def checksum(self) -> int | None:
+        """CRC-32 of hashes of all edges and their types, weights and features; identifies a dataset's edges.
+
+        It does not depend on the storage or on integer dtypes. Topologies without self loops or held-out
+        links, and the topology of a rank, keep the checksum of the whole dataset; None if it is unknown.
+        Times are not included, because only link splits use them.
+        """
+        arrays = (self.indptr, self.indices, self.edge_types, self.edge_weights, self.edge_features)
+        hashes = [None if array is None else (*array.shape, _hash_array(array)) for array in arrays]
+        return zlib.crc32(repr(hashes).encode())
+
+    def with_checksum_of(self, dataset: Topology) -> Topology:
+        """Return this topology, which is derived from the edges of a dataset, with their checksum."""
+        self.__dict__["checksum"] = dataset.checksum
+        return self
 
     @cached_property
     def checked(self) -> Topology:
@@ -186,7 +213,7 @@ class Topology:
         found.__dict__["num_self_loops"] = 0
         if "is_symmetric" in self.__dict__:
             found.__dict__["is_symmetric"] = self.is_symmetric
-        return found
+        return found.with_checksum_of(self)
 
     def _self_loops_of_rows(self) -> NDArray[np.int64]:
         """Return the number of self-loops of each vertex, [V]."""
@@ -253,3 +280,17 @@ class Topology:
         """Run `work` on ranges of columns in the worker team of the calling thread."""
         columns = max(_MIN_COLUMNS, -(-self.num_vertices // _PASSES))
         current_workers().run(work, self.num_vertices, columns)
+
+
+def _hash_array(array: NDArray[Any]) -> int:
+    """Return a 64-bit hash of all elements and their order, independent of integer dtypes and of threads."""
+    values = array.reshape(-1)
+    if values.dtype.kind == "f":
+        values = values.view(f"u{values.itemsize}")
+    sums: list[int] = []
+
+    def add(first: int, last: int) -> None:
+        sums.append(int(hash_blocks(values, _HASH_KEYS, first, last)))
+
+    current_workers().run(add, -(-len(values) // len(_HASH_KEYS)), _BLOCKS_AT_ONCE)
+    return sum(sums) % 2**64

@@ -17,12 +17,13 @@ from safetensors.torch import save_file
 
 from hyrt.config import Config, build_config
 from hyrt.config.load import change_config, parse_settings
-from hyrt.errors import CheckpointError, ConfigError, HyrtError, UnsupportedModelError
+from hyrt.errors import CheckpointError, ConfigError, HyrtError, UnsupportedModelError, join_names
 from hyrt.formatting import pluralize
 from hyrt.graph import open_graph
 from hyrt.graph.conform import conform, find_embedding_rows
 from hyrt.graph.graph import Graph
-from hyrt.graph.links.link_split import HeldOut, LinkSplit
+from hyrt.graph.links.build_split import read_run_links
+from hyrt.graph.links.edges import mark_edge_pairs
 from hyrt.graph.run_schema import RunSchema, build_run_schema
 from hyrt.inference.evaluate import score_vertices
 from hyrt.inference.output_rows import NotFiniteRows, select_vertices
@@ -154,18 +155,24 @@ def open_trained_run(
         if schema is not None:
             graph = conform(graph, schema, warn, uses_labels=labels_count)
         if config.train.predicts_links:
-            split = run / LINKS if has_run_dataset or _has_split(graph, loaded, run / LINKS) else None
+            file = run / LINKS
+            split = file if has_run_dataset or _has_split(config, graph, loaded, file) else None
             if split is None and (is_graph or not labels_count):
                 graph = unsplit_links(config, graph)
             else:
                 graph = link_graph(config, graph, split)
+                if split is None and graph.links is not None:
+                    for text in graph.links.split.warnings:
+                        warn(text)
         if schema is not None or not is_graph:
             graph = apply_feature_dtype(config, graph, schema)
-    if has_run_data and loaded.state.get("graph", graph.checksum) != graph.checksum:
+    changes = graph.fingerprint.find_changes(loaded.state) if has_run_data else []
+    if changes:
+        descriptions = {"labels": "other labels or splits", "edges": "other edges"}
         warn(
-            f"{graph.name} has other labels or splits than when {run} was trained on it. The "
-            "results are for the current dataset; to use the previous one, specify it with "
-            "--data (graph= in Python)"
+            f"{graph.name} has {join_names([descriptions[each] for each in changes])} than when {run} was "
+            "trained on it. The results are for the current dataset; to use the previous one, specify it "
+            "with --data (graph= in Python)"
         )
     if schema is None:
         schema = build_run_schema(graph)
@@ -217,7 +224,7 @@ def _saved_schema(
         run_graph = opened_graph(settings, None, run / LINKS)
     except HyrtError:
         return None
-    return build_run_schema(run_graph) if run_graph.checksum == checkpoint.state["graph"] else None
+    return None if run_graph.fingerprint.find_changes(checkpoint.state) else build_run_schema(run_graph)
 
 
 def _check_scaling(
@@ -226,7 +233,11 @@ def _check_scaling(
     """Raise CheckpointError if features of other data would be scaled with other numbers than in training."""
     if has_run_dataset or config.data.normalize != "standard":
         return
-    if isinstance(source, Graph) and source.checksum == checkpoint.state.get("graph"):
+    if (
+        isinstance(source, Graph)
+        and "graph" in checkpoint.state
+        and not source.fingerprint.find_changes(checkpoint.state)
+    ):
         return
     raise CheckpointError(
         f"{checkpoint.path} was written by an earlier version, which did not store means "
@@ -235,16 +246,20 @@ def _check_scaling(
     )
 
 
-def _has_split(graph: Graph, checkpoint: Checkpoint, file: Path) -> bool:
+def _has_split(config: Config, graph: Graph, checkpoint: Checkpoint, file: Path) -> bool:
     """Return whether a graph is the one to which a run's link split in `file` belongs."""
-    if not file.is_file():
+    if not file.is_file() or "graph" not in checkpoint.state:
         return False
-    with np.load(file) as arrays:
-        held_out = {
-            name: HeldOut(arrays[name], arrays[f"{name}_neg"]) for name in ("val", "test") if name in arrays
-        }
-        split = LinkSplit(arrays["train"], held_out, arrays.get("train_neg"))
-    return bool(checkpoint.state.get("graph") == graph.vertices.checksum ^ split.checksum)
+    split = read_run_links(file, graph.vertices.positions, graph.num_vertices)
+    if split is None or graph.fingerprint_with(split).find_changes(checkpoint.state):
+        return False
+    if checkpoint.state.get("edges") is not None:
+        return True
+    # Earlier versions did not store the checksum of the edges.
+    links = unsplit_links(config, graph).links
+    assert links is not None
+    pairs = np.concatenate([split.train, *(part.links for part in split.held_out.values())])
+    return bool(mark_edge_pairs(links.known_edges, pairs).all())
 
 
 _KINDS = ("gat", "gcn", "gin", "graphsage")

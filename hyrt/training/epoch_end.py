@@ -254,7 +254,7 @@ class EpochEnd:
             **self._state.to_state(assignment_state(self._run.stages, available_cores())),
             **parts.learner.state(),
             "config": to_yaml(parts.config),
-            "graph": parts.graph.checksum,
+            **parts.graph.fingerprint.to_state(),
             "schema": parts.schema.to_dict(),
             # If there are several processes, each process has only a part of the rows.
             "row_sums": None if parts.shared.part.num_processes > 1 else parts.graph.row_sums.tolist(),

@@ -72,10 +72,10 @@ class Training:
         Raises CheckpointError if the checkpoint has a model with other parameters, or another graph.
         """
         graph = self.parts.graph
-        mine = graph.checksum
-        # Checkpoints of earlier versions lack this entry.
-        if checkpoint.state.get("graph", mine) != mine:
-            fields = "labels or training vertices" if graph.links is None else "labels or links"
+        changes = graph.fingerprint.find_changes(checkpoint.state)
+        if changes:
+            of_labels = "labels or training vertices" if graph.links is None else "labels or links"
+            fields = of_labels if "labels" in changes else "edges"
             raise CheckpointError(
                 f"{graph.name} has different {fields} from the graph that {checkpoint.path} was trained "
                 "on: use that dataset or parts of it, or start a new run"

@@ -240,7 +240,8 @@ def message_topology(topology: Topology, links: LinkGraph) -> Topology:
     if the split is `without_messages`, of training links.
     """
     silent = [links.split.train] if links.split.without_messages else []
-    return select_edges(topology, ~links.visible_edges(topology, *links.held_out, *silent))
+    found = select_edges(topology, ~links.visible_edges(topology, *links.held_out, *silent))
+    return found.with_checksum_of(topology)
 
 
 def check_held_out(name: str, topology: Topology, links: LinkGraph) -> None:

@@ -76,6 +76,8 @@ class PartitionManifest(BaseModel):
     features: FeatureFormat
     symmetric: bool
     """Whether every edge has a reverse edge."""
+    edges_checksum: int | None = None
+    """`Topology.checksum` of all edges; None in partitions of older versions."""
     parts: list[PartSizes]
     cut: int
     """Number of edges between different parts."""

@@ -197,6 +197,8 @@ def open_part(
     of_parts = [_scaled(files.part_rows(part), steps) for part in numbers]
     rows = of_parts[0] if each == 1 else _joined(of_parts, within)
     graph = build_graph(name, arrays, PartitionedFeatures({number: rows}, homes, places), manifest.symmetric)
+    if manifest.topology == "split":
+        graph.topology.__dict__["checksum"] = manifest.edges_checksum
     graph = replace(graph, names=files.names(), scalings={"": (*files.scaling(), *steps)})
     return OpenPart(manifest, number, graph, homes, places, vertices, rows)
 

@@ -16,7 +16,14 @@ from hyrt.errors import DataError, join_names
 from hyrt.formatting import format_bytes, pluralize
 from hyrt.graph.formats.convert import check_on_read, memory_bound
 from hyrt.graph.formats.npy import NpyChecksums, NpyWriter, evict_from_page_cache, write_blocks, write_npy
-from hyrt.graph.formats.schema import SPARSE_KEYS, Dataset, FeatureRows
+from hyrt.graph.formats.schema import (
+    EDGE_FEATURES,
+    EDGE_TYPE,
+    EDGE_WEIGHT,
+    SPARSE_KEYS,
+    Dataset,
+    FeatureRows,
+)
 from hyrt.graph.metadata import save_names
 from hyrt.graph.normalize import NORMALIZERS, are_bags_of_words, normalize_features
 from hyrt.graph.partition.manifest import (
@@ -125,7 +132,8 @@ def write_parts(job: PartitionJob, report: Callable[[str], None] = lambda line: 
                 f"{data.name} is heterogeneous, which hyrt partition does not support yet: use "
                 "the whole dataset on every rank, as a folder, which is memory-mapped"
             )
-        topology = Topology(data.arrays["indptr"], data.arrays["indices"])
+        values = map(data.arrays.get, (EDGE_TYPE, EDGE_WEIGHT, EDGE_FEATURES))
+        topology = Topology(data.arrays["indptr"], data.arrays["indices"], *values)
         count = topology.num_vertices
         if job.num_parts > count:
             raise DataError(
@@ -211,6 +219,7 @@ def _written(
         edges=topology.num_edges,
         features=_form(data),
         symmetric=topology.is_symmetric,
+        edges_checksum=topology.checksum,
         parts=sizes,
         cut=cut,
         locality=1 - cut / topology.num_edges if topology.num_edges else 1.0,

@@ -43,7 +43,7 @@ PIECES: dict[str, dict[str, int]] = {
     "tables.table_files": {"_ROWS": 4, "_CELLS": 9},
     "tables.vertex_ids": {"_MIN_NAMES": 2, "_NAMES_AT_ONCE": 4},
     "quantized.dataset": {"_CHECKED_ROWS": 3},
-    "topology": {"_MIN_COLUMNS": 5, "_ROWS_AT_ONCE": 5},
+    "topology": {"_MIN_COLUMNS": 5, "_ROWS_AT_ONCE": 5, "_BLOCKS_AT_ONCE": 1},
 }
 """Constants that cut work into pieces, by module, and small values for them."""
 ELSEWHERE = {

@@ -26,7 +26,7 @@ from hyrt.graph.normalize import NORMALIZERS
 from hyrt.graph.partition import partitioned_rows as dealt_rows
 from hyrt.graph.partition import read_parts as all_parts
 from hyrt.graph.partition import write_parts
-from hyrt.graph.partition.manifest import read_manifest
+from hyrt.graph.partition.manifest import read_manifest, write_manifest
 from hyrt.graph.partition.metis_parts import MetisParts
 from hyrt.graph.partition.partitioned_rows import PartitionedFeatures
 from hyrt.graph.partition.read_parts import open_part
@@ -112,6 +112,9 @@ def test_parts_are_the_source(arrays, parts, method, topology, seed):
         assert np.array_equal(rows_of(graph.features, ids), wanted[ids])
         convert(Conversion(str(folder), Path(name) / "whole"))
         assert_holds(open_graph(Path(name) / "whole"), arrays)
+        source = open_graph(Path(name) / "source.npz").fingerprint
+        part = open_part(folder, parts - 1).graph
+        assert graph.fingerprint == source == part.fingerprint == open_graph(Path(name) / "whole").fingerprint
 
 
 @settings(max_examples=10, deadline=None)
@@ -260,6 +263,11 @@ def test_a_part_of_split_edges_has_those_into_its_vertices(tmp_path):
     for key in ("indptr", "indices", "edge_type"):
         assert not (folder / "graph" / f"{key}.npy").exists()
     whole = open_graph(folder).topology
+    manifest = read_manifest(folder)
+    assert open_part(folder, 1).graph.topology.checksum == whole.checksum == manifest.edges_checksum
+    # One part of an earlier version does not know all edges.
+    write_manifest(manifest.model_copy(update={"edges_checksum": None}).with_id(), folder)
+    assert open_part(folder, 1).graph.topology.checksum is None
     assert np.array_equal(whole.indices, arrays["indices"])
     assert np.array_equal(whole.edge_types, arrays["edge_type"])
     for number in range(3):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from graphs import random_graph, with_values
 
-from hyrt.graph import open_graph
+from hyrt.graph import open_graph, topology
 from hyrt.graph.topology import Topology
 from hyrt.runtime.workers import Workers, use_workers
 
@@ -88,3 +91,45 @@ def test_graphs_and_what_they_hold_are_equal_to_themselves_only(source: str) -> 
         assert (mine == mine, mine == others, len({mine, others})) == (True, False, 2)
     assert (one == one, one == other, one != other, one in (other, one)) == (True, False, True, True)
     assert len({one, other}) == 2
+
+
+def test_the_checksum_tells_edges_that_differ_in_any_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one value of one edge, in a swap of two, and in lengths of rows; not in how they are stored."""
+    monkeypatch.setattr(topology, "_HASH_KEYS", topology._HASH_KEYS[:7])
+    monkeypatch.setattr(topology, "_BLOCKS_AT_ONCE", 3)
+    graph = with_values(random_graph(60, 5), columns=2)
+    types = np.arange(graph.num_edges, dtype=np.int8) % 3
+    edges = replace(graph.topology, edge_types=types)
+    stored = replace(edges, indices=edges.indices.astype(np.int64), edge_types=types.astype(np.int32))
+    with Workers(3, "test") as workers, use_workers(workers):
+        assert stored.checksum == edges.checksum
+    seen, num_seen = {edges.checksum}, 1
+    for key in ("indices", "edge_types", "edge_weights", "edge_features"):
+        for place in range(0, graph.num_edges - 1, 9):
+            values = getattr(edges, key).copy()
+            values[place] += 1
+            swapped = getattr(edges, key).copy()
+            swapped[[place, place + 1]] = swapped[[place + 1, place]]
+            others = [values] if (swapped == getattr(edges, key)).all() else [values, swapped]
+            seen |= {replace(edges, **{key: other}).checksum for other in others}
+            num_seen += len(others)
+    row = int(np.flatnonzero(edges.in_degrees)[3])
+    indptr = edges.indptr.copy()
+    indptr[row + 1] -= 1
+    others = [
+        replace(edges, indptr=indptr),
+        replace(edges, edge_weights=None),
+        replace(edges, edge_types=None),
+        # The vertices after the last edge count.
+        replace(edges, indptr=np.append(edges.indptr, edges.indptr[-1])),
+    ]
+    seen |= {other.checksum for other in others}
+    assert len(seen) == num_seen + len(others)
+
+
+def test_edges_without_self_loops_have_the_checksum_of_the_dataset() -> None:
+    whole = of_counts(drawn() + np.eye(50, dtype=np.int64))
+    assert whole.num_self_loops
+    assert whole.without_self_loops.checksum == whole.checksum
+    left = whole.without_self_loops
+    assert Topology(left.indptr, left.indices).checksum != whole.checksum

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from unit.distributed.test_distributed_training import trained_on
 
 import hyrt
 from hyrt.config import build_config
-from hyrt.errors import ConfigError
+from hyrt.errors import ConfigError, DataError
 from hyrt.graph.graph import Graph
+from hyrt.graph.links.build_split import write_links
+from hyrt.graph.topology import Topology
 from hyrt.inference.infer import infer_layerwise
 from hyrt.inference.output_links import write_link_scores
 from hyrt.nn.link_gnn import LinkGNN
@@ -24,8 +27,8 @@ from hyrt.nn.model import GNN
 from hyrt.objective.link_prediction import DECODERS, LinkPrediction
 from hyrt.runtime.workers import Workers
 from hyrt.training.build_run import build_run
-from hyrt.training.checkpoint import load_newest_checkpoint
-from hyrt.training.open_graph import link_graph
+from hyrt.training.checkpoint import load_newest_checkpoint, save_checkpoint
+from hyrt.training.open_graph import LINKS, link_graph
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training
 
@@ -156,6 +159,83 @@ def test_a_resumed_run_is_bit_equal_and_its_links_are_those_of_the_folder(tmp_pa
     other = Training(build_run(config, link_graph(build_config({**sections, "seed": 1}), graph)))
     with pytest.raises(hyrt.errors.CheckpointError, match="has different labels or links from the graph"):
         other.resume(load_newest_checkpoint(tmp_path / "checkpoints", print))
+
+
+def without_labels(graph: Graph) -> Graph:
+    """As an edge list is imported."""
+    nothing = np.zeros(graph.num_vertices, np.bool_)
+    vertices = replace(graph.vertices, labels=np.full(graph.num_vertices, -1), vertex_ids=None)
+    return replace(graph, vertices=replace(vertices, masks=dict.fromkeys(("train", "val", "test"), nothing)))
+
+
+def forget_edges(folder: Path) -> None:
+    """Turn checkpoints into those of an earlier version, without the checksum of the edges."""
+    saved = load_newest_checkpoint(folder / "checkpoints", print)
+    state = {key: value for key, value in saved.state.items() if key != "edges"}
+    saved.path.unlink()
+    save_checkpoint(folder / "checkpoints", saved.step, state, keep=1)
+
+
+@pytest.mark.parametrize("version", ["current", "earlier"])
+def test_the_held_out_links_of_a_run_are_those_of_its_edges_only(tmp_path: Path, version: str) -> None:
+    """Graphs without labels differ in nothing else."""
+    graph, other = (without_labels(random_graph(100, 6, features=7, seed=seed)) for seed in (0, 8))
+    other = other.with_features(graph.features)
+    hyrt.train(graph, folder=tmp_path, **settings())
+    if version == "earlier":
+        forget_edges(tmp_path)
+    own, foreign = (hyrt.load_run(tmp_path, graph=each).graph for each in (graph, other))
+    assert own.num_edges < graph.num_edges
+    assert foreign.num_edges == other.num_edges
+    assert foreign.links is not None
+    assert not foreign.links.held_out
+
+
+def test_a_run_is_not_resumed_on_other_edges(tmp_path: Path) -> None:
+    config, more = build_config(settings()), PLAIN.topology
+    hyrt.train(PLAIN, folder=tmp_path, **settings())
+    training = link_graph(config, PLAIN)
+    indptr = more.indptr.copy()
+    indptr[-1] -= 1
+    changed = replace(PLAIN, topology=Topology(indptr, more.indices[:-1]))
+    changed = link_graph(config, changed, tmp_path / LINKS)
+    newest = load_newest_checkpoint(tmp_path / "checkpoints", print)
+    Training(build_run(config, training)).resume(newest)
+    with pytest.raises(hyrt.errors.CheckpointError, match=r"has different edges from the graph that .*step-"):
+        Training(build_run(config, changed)).resume(newest)
+    forget_edges(tmp_path)
+    Training(build_run(config, changed)).resume(load_newest_checkpoint(tmp_path / "checkpoints", print))
+
+
+def test_the_links_of_a_run_on_reordered_data_are_those_of_the_dataset(tmp_path: Path) -> None:
+    """In its folder, as a file for other runs, and for the dataset in its original order."""
+    ids = np.random.default_rng(5).permutation(PLAIN.num_vertices)
+    graph = replace(PLAIN, vertices=replace(PLAIN.vertices, vertex_ids=ids))
+    places = graph.vertices.positions
+    assert places is not None
+    hyrt.train(graph, folder=tmp_path, **settings())
+    split = link_graph(build_config(settings()), graph).links
+    assert split is not None
+    file = tmp_path / LINKS
+    by_file = build_config(settings(links={"split": str(file)}))
+    for found in (link_graph(by_file, graph), hyrt.load_run(tmp_path, graph=graph).graph):
+        assert found.links is not None
+        assert found.links.split.checksum == split.split.checksum
+        assert not found.links.split.warnings
+    edges = adjacency(PLAIN)[places][:, places] > 0
+    rows, sources = np.nonzero(edges)
+    indptr = np.concatenate([[0], np.cumsum(edges.sum(1))]).astype(np.int64)
+    original = replace(PLAIN, topology=Topology(indptr, sources.astype(np.int32)))
+    held_out = link_graph(by_file, original).links
+    assert held_out is not None
+    assert len(rows) == PLAIN.num_edges
+    assert edges[tuple(held_out.split.held_out["test"].links.T)].all()
+    # The file of an earlier version has current numbers, which are right for its run alone.
+    write_links(file, split.split)
+    found = link_graph(build_config(settings()), graph, file)
+    assert found.fingerprint == graph.fingerprint_with(split.split)
+    with pytest.raises(DataError, match=r"links\.npz: \d+ of \d+ links are not edges of random: use a file"):
+        link_graph(by_file, graph)
 
 
 @pytest.mark.parametrize(

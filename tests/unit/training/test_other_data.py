@@ -33,7 +33,7 @@ from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.report.trained_run import TrainedRun, write_export
-from hyrt.training.checkpoint import load_checkpoint, save_checkpoint
+from hyrt.training.checkpoint import load_checkpoint, load_newest_checkpoint, save_checkpoint
 
 V, F = 120, 5
 COLUMNS = ["age", "balance", "calls", "days", "emails"]
@@ -81,7 +81,11 @@ def train(source: Any, folder: Path, **sections: Any) -> TrainedRun:
     model = sections.pop("model", {"kind": "graphsage", "hidden": 8})
     sections = {"train": {"epochs": 1}, "balance": {"predict": False}} | sections
     hyrt.train(source, model, folder=folder, **sections)
-    return hyrt.load_run(folder, graph=source)
+    run = hyrt.load_run(folder, graph=source)
+    saved = load_newest_checkpoint(folder / "checkpoints", print).state
+    assert saved["edges"] == run.graph.fingerprint.edges
+    assert run.graph.fingerprint.find_changes(saved) == []
+    return run
 
 
 def layers_of(run: TrainedRun) -> list[tuple[np.ndarray, np.ndarray]]:
