@@ -127,8 +127,9 @@ def infer(
             metavar="PAIRS.npy|PAIRS.csv",
             help="For a run that predicts links, write the scores of these vertex pairs. Higher "
             "scores mean likelier links; the sigmoid of a score is a probability. The pairs "
-            "are [n, 2] vertex numbers, or a table with ids in the columns source and "
-            "target, or in its first two columns.",
+            "are [n, 2] vertex numbers, or a table (.csv, .tsv, .txt) with ids in the columns "
+            "source and target, in columns named after the vertex types, or in its first two "
+            "columns.",
         ),
     ] = None,
     checkpoint: _Checkpoint = "best",
@@ -156,6 +157,7 @@ def infer(
     prepare_process()
     from hyrt.errors import DataError
     from hyrt.graph.formats.npy import map_npy
+    from hyrt.graph.tables.table_files import is_text_table
     from hyrt.inference.output_links import read_named_pairs, read_pairs, write_link_scores, write_named_pairs
     from hyrt.inference.output_rows import select_vertices, write_named_rows, write_rows
     from hyrt.nn.link_gnn import LinkGNN
@@ -174,7 +176,7 @@ def infer(
     memory_bytes = int(trained.config.evaluate.memory_gib * 2**30)
     _check_output(output_kind, vertices, links, predicts_links=graph.links is not None)
     pairs, pair_names = None, None
-    if links is not None and links.suffix == ".csv":
+    if links is not None and is_text_table(links):
         pairs, pair_names = read_named_pairs(links, graph, _note)
     elif links is not None:
         pairs = read_pairs(links, graph)

@@ -1,11 +1,11 @@
-"""Scores of vertex pairs: files with pairs (.npy, or CSV with vertex ids) and files with their scores."""
+"""Scores of vertex pairs: pairs from .npy files or text tables with vertex ids, and files of their scores."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from hyrt.graph.formats.npy import header_bytes
 from hyrt.graph.graph import Graph
 from hyrt.graph.links.build_split import check_pairs
 from hyrt.graph.metadata import ENDPOINT_COLUMN_NAMES, normalize_name
-from hyrt.graph.tables.schema import find_separator_line
+from hyrt.graph.tables.csv_batches import TextBlock, TextFile
+from hyrt.graph.tables.schema import CsvDialect, read_first_lines
 from hyrt.inference.infer import infer_layerwise
 from hyrt.inference.output_rows import NotFiniteRows
 from hyrt.nn.model import GNN
@@ -28,7 +29,7 @@ from hyrt.runtime.workers import Workers
 
 _PAIRS_PER_WRITE = 1 << 12
 _ENDS = ("source", "target")
-_DELIMITERS = (",", ";", "\t", "|")
+_SAMPLE_BYTES = 1 << 18
 _INTEGER = re.compile(r"(0|-?[1-9][0-9]*)([.,]0*)?")
 _NUMBER = re.compile(r"[-+]?\d+([.,]\d*)?")
 
@@ -36,31 +37,23 @@ _NUMBER = re.compile(r"[-+]?\d+([.,]\d*)?")
 def read_named_pairs(
     path: Path, graph: Graph, say: Callable[[str], None] = lambda line: None
 ) -> tuple[NDArray[Any], list[list[str]]]:
-    """Read a CSV table with source and target ids, and an optional header.
+    """Read a text table with source and target ids; the header is optional.
 
-    If the first line has two column names that dataset imports know, such as `source` and `target`, these
-    columns have the ids. Otherwise, the first two columns have the ids, and a first line without ids is a
-    header, which is reported through `say`.
+    Delimiter, quotes, encoding and comments before the first row are inferred as in a dataset import. If the
+    first line has two column names that dataset imports know, such as `source` and `target`, or the names of
+    two vertex types that the run links, the ids are in these columns. Otherwise, they are in the first two
+    columns, and a first line without ids is a header, which is reported through `say`.
 
     Returns [n, 2] vertices, and [n] pairs of ids as written in the file. Raises DataError with the line
-    number if an id is unknown.
+    number if an id is unknown, or if a column is named after the vertex type at the other end.
     """
     assert graph.links is not None, "only runs that predict links score pairs"
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            separator = find_separator_line(first.encode())
-            if separator is None:
-                file.seek(0)
-            reader = csv.reader(file, delimiter=separator or _find_delimiter(first))
-            lines = [(reader.line_num + (separator is not None), row) for row in reader if row]
-    except FileNotFoundError:
-        raise DataError(f"--links {path} does not exist: specify a .csv or .npy file") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"--links {path} cannot be read ({error}): use a CSV table in UTF-8") from None
+    if not path.exists():
+        raise DataError(f"--links {path} does not exist: specify a table or a .npy file")
+    lines = _read_rows(path, say)
     ends = graph.links.ends
     types = ends.names or (None, None)
-    named_columns = _columns_by_name(lines[0][1]) if lines else None
+    named_columns = _columns_by_name(lines[0][1], types) if lines else None
     columns = named_columns or (0, 1)
     for number, row in lines:
         if len(row) < 2:
@@ -75,7 +68,8 @@ def read_named_pairs(
     if named_columns is not None and any(rows[0][1][end] not in numbers[end] for end in (0, 1)):
         rows = rows[1:]
     elif rows and _is_header(rows[0][1], types, graph):
-        say(f"{path}: line 1 is read as column names ({', '.join(map(repr, rows[0][1]))})")
+        _check_header(path, rows[0][1], types)
+        say(f"{path}: line {rows[0][0]} is read as column names ({', '.join(map(repr, rows[0][1]))})")
         rows = rows[1:]
     pairs = np.empty((len(rows), 2), np.int64)
     for row_number, (line, row) in enumerate(rows):
@@ -93,18 +87,54 @@ def read_named_pairs(
     return vertices, [row for _, row in rows]
 
 
-def _find_delimiter(line: str) -> str:
-    """Return the first delimiter that splits a line into several values, or a comma."""
-    return next((each for each in _DELIMITERS if len(next(csv.reader([line], delimiter=each), [])) > 1), ",")
+def _read_rows(path: Path, say: Callable[[str], None]) -> list[tuple[int, list[str]]]:
+    """Return the line number and the values of each row of a text table, including its header."""
+    name = f"--links {path}"
+    start = TextFile(path, name, CsvDialect()).start(_SAMPLE_BYTES)
+    dialect = read_first_lines(start).dialect
+    file = TextFile(path, name, dialect.model_copy(update={"header": False}))
+    try:
+        rows = [row for block in file.blocks() for row in _rows_of_block(block, file.csv_arguments)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{name} cannot be read ({error}): use a table in UTF-8") from None
+    if rows and any(line.startswith((b"#", b"%")) for line in start.splitlines()[: rows[0][0] - 1]):
+        say(f"{path}: the lines before line {rows[0][0]} are skipped as comments")
+    return rows
 
 
-def _columns_by_name(row: list[str]) -> tuple[int, int] | None:
-    """Return the indices of the source and target columns if the row names both, otherwise None."""
+def _rows_of_block(block: TextBlock, csv_arguments: Mapping[str, Any]) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(block.stripped()[0].decode(), newline=""), **csv_arguments)
+    return ((block.first_line + reader.line_num - 1, row) for row in reader if row)
+
+
+def _columns_by_name(row: list[str], types: tuple[str | None, str | None]) -> tuple[int, int] | None:
+    """Return the columns of sources and targets if the row names both, otherwise None."""
     plain = [normalize_name(name) for name in row]
     for source, target in ENDPOINT_COLUMN_NAMES:
         if source in plain and target in plain:
             return plain.index(source), plain.index(target)
+    columns = [[number for number, name in enumerate(row) if _is_named_after(name, each)] for each in types]
+    if types[0] != types[1] and all(len(found) == 1 for found in columns):
+        return columns[0][0], columns[1][0]
     return None
+
+
+def _is_named_after(column: str, vertex_type: str | None) -> bool:
+    """Return whether a column has the name of a vertex type, such as `user`, `users` or `user_id`."""
+    plain = None if vertex_type is None else normalize_name(vertex_type)
+    return plain is not None and normalize_name(column) in {f"{plain}{end}" for end in ("", "s", "id", "ids")}
+
+
+def _check_header(path: Path, row: list[str], types: tuple[str | None, str | None]) -> None:
+    """Refuse a header whose first two columns would be read as the other ends than they are named after."""
+    if types[0] == types[1]:
+        return
+    for end in (0, 1):
+        if _is_named_after(row[end], types[1 - end]) and not _is_named_after(row[end], types[end]):
+            raise DataError(
+                f"--links {path}: column {row[end]!r} would be read as the {_ENDS[end]}, which is of type "
+                f"{types[end]!r}: name the two columns {types[0]!r} and {types[1]!r}, or source and target"
+            )
 
 
 def _is_header(row: list[str], types: tuple[str | None, str | None], graph: Graph) -> bool:
@@ -159,7 +189,7 @@ def read_pairs(path: Path, graph: Graph) -> NDArray[Any]:
 
     Raises DataError, with the first bad position, if the file does not contain vertex pairs.
     """
-    hint = "use a .npy file of [n, 2] vertex numbers"
+    hint = "use a .npy file of [n, 2] vertex numbers, or a table such as .csv or .tsv"
     try:
         with path.open("rb") as file:
             pairs = np.lib.format.read_array(file, allow_pickle=False)

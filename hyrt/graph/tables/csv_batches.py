@@ -108,7 +108,7 @@ class TextFile:
             line = head.line if self.dialect.header else head.first_record()
         try:
             line = _stripped(line, self.dialect)[0]
-            values = next(csv.reader([_decoded(self, line)], **self._dialect), [])
+            values = next(csv.reader([_decoded(self, line)], **self.csv_arguments), [])
         except csv.Error as error:
             raise DataError(
                 f"{self.name}, line {head.next_line - self.dialect.header}: the values cannot be separated "
@@ -126,7 +126,7 @@ class TextFile:
             return self.as_utf8(_Head(self, stream).line).rstrip(b"\r")
 
     @property
-    def _dialect(self) -> dict[str, Any]:
+    def csv_arguments(self) -> dict[str, Any]:
         """Return the arguments for the csv module."""
         quote = self.dialect.quote
         quoting = csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE

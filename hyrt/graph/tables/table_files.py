@@ -157,11 +157,14 @@ def _paths_below(root: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names)
 
 
-def _is_table(path: Path) -> bool:
-    if path.name.startswith((".", "_")):
-        return False
+def is_text_table(path: Path) -> bool:
+    """Return whether a file name has the extension of a text table, which may be compressed."""
     plain = path.with_suffix("") if path.suffix.lower() in _PACKED else path
-    return is_parquet(path) or plain.suffix.lower() in _TEXT
+    return plain.suffix.lower() in _TEXT
+
+
+def _is_table(path: Path) -> bool:
+    return not path.name.startswith((".", "_")) and (is_parquet(path) or is_text_table(path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,9 @@ def test_an_unknown_id_is_named_with_its_line(shop: Path, tmp_path: Path, text: 
         "TO\tFROM\nC-0\tC-11\nC-8\tC-3\n",
         "source_id,target_id\nC-11 ,C-0\nC-3,C-8\n",
         "customer,item\nC-11, C-0\nC-3,C-8\n",
+        "Items,day,Customer ID\nC-0,1,C-11\nC-8,2,C-3\n",
+        "# of today,\n% 1\n\ncustomer|what\nC-11|C-0\nC-3|C-8\n",
+        "'C-11' 'C-0'\n'C-3' 'C-8'\n",
     ],
 )
 def test_columns_are_found_by_their_names(shop: Path, tmp_path: Path, text: str) -> None:
@@ -108,8 +111,26 @@ def test_columns_are_found_by_their_names(shop: Path, tmp_path: Path, text: str)
     assert [(known[u], known[v]) for u, v in pairs.tolist()] == [
         (["customer", u], ["item", v]) for u, v in names
     ]
-    header = "line 1 is read as column names ('customer', 'item')"
-    assert said == ([f"{tmp_path / 'p.csv'}: {header}"] if text.startswith("customer") else [])
+    if text.startswith("#"):
+        lines = (
+            "the lines before line 4 are skipped as comments",
+            "line 4 is read as column names ('customer'",
+        )
+        assert [line in text for line, text in zip(lines, said, strict=True)] == [True, True]
+    else:
+        assert not said
+
+
+def test_names_in_the_other_order_are_refused(shop: Path, tmp_path: Path) -> None:
+    """Customers and items share ids, so that the wrong pairs would have scores."""
+    for header, told in (
+        ("item,who", r"column 'item' would be read as the source, which is of type 'customer': name the two"),
+        ("who,customer_id", "column 'customer_id' would be read as the target, which is of type 'item'"),
+        ("items,item", "column 'items' would be read as the source"),
+    ):
+        (tmp_path / "p.csv").write_text(f"{header}\nC-1,C-2\n")
+        with pytest.raises(DataError, match=told):
+            read_named_pairs(tmp_path / "p.csv", split_graph(shop))
 
 
 def test_tables_of_infer(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +147,9 @@ def test_tables_of_infer(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(shop / "p.npy", np.array(numbers))
     run_here("infer", "runs/links", "--links", "p.csv", "-o", "s.csv", cwd=shop)
     run_here("infer", "runs/links", "--links", "p.npy", "-o", "s.npy", cwd=shop)
+    (shop / "p.tsv").write_text("# by hand\nitem\tcustomer\nC-0\tC-11\nC-8\tC-3\n")
+    run_here("infer", "runs/links", "--links", "p.tsv", "-o", "t.npy", cwd=shop)
+    assert (np.load(shop / "t.npy") == np.load(shop / "s.npy")).all()
     rows = list(csv.reader((shop / "s.csv").read_text().splitlines()))
     assert [row[:2] for row in rows] == [["source", "target"], ["C-11", "C-0"], ["C-3", "C-8"]]
     assert [float(row[2]) for row in rows[1:]] == pytest.approx(np.load(shop / "s.npy").tolist())
