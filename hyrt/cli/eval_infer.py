@@ -7,11 +7,14 @@ import os
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from hyrt.cli.options import AsJson, Force
+
+if TYPE_CHECKING:
+    from hyrt.report.trained_run import TrainedRun
 
 _RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]
 _Data = Annotated[
@@ -22,6 +25,18 @@ _Data = Annotated[
 ]
 _Checkpoint = Annotated[
     str, typer.Option("--checkpoint", metavar="best|newest|FILE", help="The checkpoint whose weights to use.")
+]
+
+
+_Split = Annotated[
+    int | None,
+    typer.Option(
+        "--split",
+        metavar="N",
+        min=0,
+        help="The index of the split, from 0, for data with several alternative splits. By default, as in "
+        "the run.",
+    ),
 ]
 
 
@@ -43,6 +58,7 @@ class InferOutput(StrEnum):
 def evaluate(
     run: _RunFolder,
     data: _Data = None,
+    split: _Split = None,
     mode: Annotated[
         EvaluationMode | None,
         typer.Option(
@@ -60,22 +76,37 @@ def evaluate(
     Examples:
       hyrt eval runs/2026-11-21-101502-graphsage-community
       hyrt eval runs/mine --data newer.npz --checkpoint newest --json
+      hyrt eval runs/mine --data other --split 2
     """  # noqa: D301
     from hyrt.config.command_line import option_overrides
     from hyrt.runtime.process_setup import prepare_process
 
     prepare_process()
+    from hyrt.errors import ConfigError, DataError
     from hyrt.formatting import format_sig3
+    from hyrt.graph.labels import is_labelled
     from hyrt.inference.evaluate import Evaluator
     from hyrt.report.progress_text import metric_name
     from hyrt.report.trained_run import open_trained_run
     from hyrt.training.setup import assign_threads, evaluation_workers
 
     # All metrics are shown, and the metric that selects the best epoch may not exist for other data.
-    overrides = option_overrides(data__source=data, evaluate__mode=mode, train__metric="auto")
+    overrides = option_overrides(
+        data__source=data, data__split=split, evaluate__mode=mode, train__metric="auto"
+    )
     trained = open_trained_run(run, overrides, checkpoint, _warn)
+    graph = trained.graph
+    if graph.links is None:
+        _check_split(trained, split)
+    elif split is not None:
+        raise ConfigError("--split has no effect, because the run predicts links: remove it")
+    if graph.links is None and not is_labelled(graph.labels).any():
+        raise DataError(
+            f"{graph.name} has no labels that can be compared with the run's outputs "
+            f"({trained.schema.label_description}): add labels, or use hyrt infer for scores"
+        )
     with closing(evaluation_workers(assign_threads(trained.config))) as workers:
-        evaluator = Evaluator(trained.config, trained.graph, trained.scratch)
+        evaluator = Evaluator(trained.config, graph, trained.scratch)
         metrics = evaluator.evaluate(trained.model, workers)
     if evaluator.not_finite is not None:
         _warn(evaluator.not_finite)
@@ -89,13 +120,14 @@ def evaluate(
         }
         typer.echo(json.dumps(facts))
         return
-    typer.echo(f"{trained.graph.name} · weights of {trained.weights} · {trained.config.evaluate.mode}")
-    for split, values in metrics.items():
-        typer.echo(f"{split:<6}" + "  ".join(f"{metric_name(k)} {format_sig3(v)}" for k, v in values.items()))
-    targets = "vertices" if trained.graph.links is None else "links"
-    for split, word in (("val", "validation"), ("test", "test")):
-        if split not in metrics:
-            typer.echo(f"{split:<6}the dataset has no {word} {targets}")
+    typer.echo(f"{graph.name} · weights of {trained.weights} · {trained.config.evaluate.mode}")
+    for name, values in metrics.items():
+        typer.echo(f"{name:<6}" + "  ".join(f"{metric_name(k)} {format_sig3(v)}" for k, v in values.items()))
+    targets = "vertices" if graph.links is None else "links"
+    where = f" in split {trained.config.data.split}" if graph.links is None and graph.num_splits > 1 else ""
+    for name, word in (("val", "validation"), ("test", "test")):
+        if name not in metrics:
+            typer.echo(f"{name:<6}the dataset has no {word} {targets}{where}")
 
 
 def infer(
@@ -132,6 +164,7 @@ def infer(
             "columns.",
         ),
     ] = None,
+    split: _Split = None,
     checkpoint: _Checkpoint = "best",
     force: Force = False,
 ) -> None:
@@ -155,7 +188,7 @@ def infer(
     file = resolve_output_file(output, replace=force, suffix=".npy", alternative_suffix=".csv")
     as_table = output.suffix == ".csv"
     prepare_process()
-    from hyrt.errors import DataError
+    from hyrt.errors import ConfigError, DataError
     from hyrt.graph.formats.npy import map_npy
     from hyrt.graph.tables.table_files import is_text_table
     from hyrt.inference.output_links import read_named_pairs, read_pairs, write_link_scores, write_named_pairs
@@ -170,11 +203,15 @@ def infer(
 
     # Only the vertices of a split are used, and no labels.
     trained = open_trained_run(
-        run, option_overrides(data__source=data), checkpoint, _warn, labels_count=False
+        run, option_overrides(data__source=data, data__split=split), checkpoint, _warn, labels_count=False
     )
     graph, model = trained.graph, cast(GNN, trained.model)
     memory_bytes = int(trained.config.evaluate.memory_gib * 2**30)
     _check_output(output_kind, vertices, links, predicts_links=graph.links is not None)
+    if vertices in ("train", "val", "test"):
+        _check_split(trained, split)
+    elif split is not None:
+        raise ConfigError("--split has no effect without --vertices train, val or test: remove it")
     pairs, pair_names = None, None
     if links is not None and is_text_table(links):
         pairs, pair_names = read_named_pairs(links, graph, _note)
@@ -228,6 +265,18 @@ def infer(
                     target.unlink(missing_ok=True)
     size = " x ".join(f"{n:,}" for n in shape)
     typer.echo(f"wrote {quote_path(output)}: {output_name} {size} · weights of {trained.weights}")
+
+
+def _check_split(trained: TrainedRun, split: int | None) -> None:
+    """Refuse an option --split, or a split of the run, that the data do not have."""
+    from hyrt.errors import DataError
+    from hyrt.formatting import pluralize
+
+    graph, number = trained.graph, trained.config.data.split
+    if number >= graph.num_splits:
+        of_run = "" if split is not None else ", the split of the run"
+        known = pluralize(graph.num_splits, "split")
+        raise DataError(f"{graph.name} has no split {number}{of_run}, only {known}: set --split, from 0")
 
 
 def _check_output(

@@ -142,8 +142,10 @@ def open_trained_run(
         weights, description = best["weights"], f"best validation, epoch {best['epoch']}"
     else:
         weights, description = loaded.state["model"], f"step {loaded.step}"
-    # `has_run_data` implies unchanged data settings; with `has_run_dataset`, other data settings may differ.
-    has_run_data = graph is None and not any(entry.startswith("data.") for entry in overrides)
+    # `has_run_data` implies unchanged data settings except the split; `has_run_dataset` only the same source.
+    has_run_data = graph is None and not any(
+        entry.startswith("data.") and not entry.startswith("data.split=") for entry in overrides
+    )
     has_run_dataset = graph is None and not any(entry.startswith("data.source=") for entry in overrides)
     schema = _saved_schema(loaded, settings, run, has_run_dataset=has_run_dataset)
     with RunFolder(run).explain_moved_dataset(config) if graph is None else nullcontext():

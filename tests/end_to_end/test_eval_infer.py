@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -48,6 +49,49 @@ def test_other_data_need_not_have_the_metric_that_chose_the_epoch(tmp_path: Path
     found = json.loads(done.stdout)["metrics"]
     assert "roc_auc" not in found["val"]
     assert found["val"]["accuracy"] <= 1
+
+
+def test_other_data_have_other_splits(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert(Conversion("synthetic:tiny,seed=7", tmp_path / "plain.npz"), print)
+    with np.load(tmp_path / "plain.npz") as file:
+        arrays = dict(file)
+    labels, parts = arrays["labels"], np.random.default_rng(4).integers(0, 5, (2000, 3))
+    columns = {f"{name}_mask": parts == part for part, name in enumerate(("train", "val", "test"))}
+    columns["test_mask"][:, 1] = False
+    np.savez(tmp_path / "many.npz", **{**arrays, **columns})
+    words = ("--data", "many.npz")
+    run_here("infer", run, "-o", "all.npy", *words, cwd=tmp_path)
+    right = np.load(tmp_path / "all.npy").argmax(1) == labels
+    capsys.readouterr()
+    for split in (None, 0, 2):
+        chosen = [] if split is None else ["--split", str(split)]
+        run_here("eval", run, *words, *chosen, "--json", cwd=tmp_path)
+        found = json.loads(capsys.readouterr().out)["metrics"]
+        for name in ("val", "test"):
+            wanted = right[columns[f"{name}_mask"][:, split or 0]].mean()
+            assert found[name]["accuracy"] == pytest.approx(wanted)
+    run_here("eval", run, *words, "--split", "1", cwd=tmp_path)
+    assert "test  the dataset has no test vertices in split 1" in capsys.readouterr().out
+    run_here("infer", run, "-o", "c.npy", *words, "--vertices", "test", "--split", "2", cwd=tmp_path)
+    assert len(np.load(tmp_path / "c.npy")) == columns["test_mask"][:, 2].sum()
+    told = "many.npz has no split 3, only 3 splits: set --split, from 0"
+    assert told in refused("eval", run, *words, "--split", "3", cwd=tmp_path)
+    assert "--split has no effect without --vertices train, val or test" in refused(
+        "infer", run, "-o", "d.npy", *words, "--split", "2", cwd=tmp_path
+    )
+    settings = run / "config.yaml"
+    before = settings.read_text()
+    settings.write_text(re.sub(r"(?m)^  split: 0$", "  split: 2", before))
+    told = "plain.npz has no split 2, the split of the run, only 1 split: set --split, from 0"
+    try:
+        assert told in refused("eval", run, "--data", "plain.npz", cwd=tmp_path)
+        run_here("eval", run, "--data", "plain.npz", "--split", "0", cwd=tmp_path)
+    finally:
+        settings.write_text(before)
+    np.savez(tmp_path / "none.npz", **{key: arrays[key] for key in ("indptr", "indices", "features")})
+    assert "none.npz has no labels that can be compared with the run's outputs (4 classes): add" in refused(
+        "eval", run, "--data", "none.npz", cwd=tmp_path
+    )
 
 
 def test_infer_agrees_with_the_summary(run: Path, tmp_path: Path) -> None:
