@@ -126,7 +126,16 @@ def _split(
     if is_of_run or settings.has_split_file:
         path = split_file if split_file is not None and is_of_run else Path(settings.split)
         places = graph.vertices.positions
-        return read_links(path, known, config.seed, ends, places, graph=graph.name, is_of_run=is_of_run)
+        try:
+            return read_links(path, known, config.seed, ends, places, graph=graph.name, is_of_run=is_of_run)
+        except DataError as error:
+            if not is_of_run:
+                raise
+            raise DataError(
+                f"the held-out links of the run do not fit {graph.name}, which has changed since the "
+                f"training, or their file is damaged ({error}): restore the dataset or the file, or specify "
+                "another dataset with --data"
+            ) from error
     times = _times(settings.times, graph, known, ends, relation) if settings.split == "time" else None
     return random_link_split(
         graph.name,

@@ -203,6 +203,12 @@ def test_a_run_is_not_resumed_on_other_edges(tmp_path: Path) -> None:
     Training(build_run(config, training)).resume(newest)
     with pytest.raises(hyrt.errors.CheckpointError, match=r"has different edges from the graph that .*step-"):
         Training(build_run(config, changed)).resume(newest)
+    # The vertices of the held-out links are gone.
+    fewer = random_graph(20, 6, features=7)
+    with pytest.raises(
+        DataError, match=r"the held-out links of the run do not fit random, .*: vertex \d+ in"
+    ):
+        link_graph(config, fewer, tmp_path / LINKS)
     forget_edges(tmp_path)
     Training(build_run(config, changed)).resume(load_newest_checkpoint(tmp_path / "checkpoints", print))
 
