@@ -92,6 +92,39 @@ def differences(found: dict[str, Any], expected: dict[str, Any], bound: float) -
     return problems
 
 
+def compare(
+    result: dict[str, Any], other: dict[str, Any], about: str, bound: float = 0.0
+) -> tuple[str, list[str]]:
+    """Compare two results of a configuration, the second from `about`.
+
+    Returns
+    -------
+    How they were compared, and the differences. Without a comparison, the first begins with `skipped` or `not
+    compared`.
+    """
+    if reason := result.get("skipped"):
+        return f"skipped: {reason}", []
+    if failure := result.get("failed"):
+        return "not compared", [failure]
+    if reason := other.get("skipped"):
+        return f"not compared: with {about}, {reason}", []
+    if failure := other.get("failed"):
+        # A new configuration may need a setting that the earlier commit does not have.
+        return f"not compared: {about} cannot run it ({failure})", [] if other["refused"] else [failure]
+    return f"compared {_to(bound)} with {about}", differences(result, other, bound)
+
+
+def state_of(how: str, problems: Sequence[str]) -> str:
+    """Return `DIFFERENT`, `equal`, `skipped` or `not compared`."""
+    if problems:
+        return "DIFFERENT"
+    return "equal" if how.startswith("compared") else how.partition(":")[0]
+
+
+def _to(bound: float) -> str:
+    return f"up to {bound:.0e}" if bound else "bit for bit"
+
+
 @dataclass(frozen=True)
 class Base:
     """Commit to compare with if no entry has the bits of this machine.

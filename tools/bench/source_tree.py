@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -32,14 +33,26 @@ def exclude_installed_modules() -> None:
 
 def find_function(name: str) -> Any:
     """Return a function of the hyrt on the path, whose modules may have other names in other commits."""
+    for module, text in _modules():
+        if f"\ndef {name}(" in text:
+            return getattr(import_module(module), name)
+    raise SystemExit(f"hyrt has no function {name}: it is {find_spec('hyrt')}")
+
+
+def declares(name: str) -> bool:
+    """Return whether the hyrt on the path has a field, or a key of a dictionary, with this name."""
+    pattern = re.compile(rf'^ +"?{name}"?:', re.MULTILINE)
+    return any(pattern.search(text) for _, text in _modules())
+
+
+def _modules() -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each module of the hyrt on the path."""
     spec = find_spec("hyrt")
     assert spec is not None
     (folder,) = spec.submodule_search_locations or ()
     for file in sorted(Path(folder).rglob("*.py")):
-        if f"\ndef {name}(" in file.read_text(encoding="utf-8"):
-            module = ".".join(("hyrt", *file.relative_to(folder).with_suffix("").parts))
-            return getattr(import_module(module), name)
-    raise SystemExit(f"{folder} has no function {name}")
+        module = ".".join(("hyrt", *file.relative_to(folder).with_suffix("").parts))
+        yield module, file.read_text(encoding="utf-8")
 
 
 @contextmanager
