@@ -438,6 +438,8 @@ class ConvertedTimes:
     zones: Collection[bool] = ()
     """Whether dates have a time zone; both values if only some dates have one."""
 
+    __repr__ = short_repr
+
 
 def find_time_kind(column: Any, decimal: str) -> str:
     """Return the format of times: `dates`, `numbers`, or `exact` for integers that float64 would round.
