@@ -103,7 +103,7 @@ def test_what_has_no_effect_is_refused() -> None:
     if OpenclDevice.probe()[0].zero_copy:
         assert "device_caches" not in summary
         assert any("no device in this run has its own memory" in getattr(e, "text", "") for e in heard)
-    with pytest.raises(ConfigError, match=r"data\.cache=0\.1 has no effect with sampler\.kind=full"):
+    with pytest.raises(ConfigError, match=r"data\.cache=0\.1 does not support --full-graph"):
         build_config({"data": {"cache": "10%"}, "sampler": {"kind": "full"}})
     with pytest.raises(ConfigError, match="auto"):
         build_config({"data": {"cache": "most"}})

@@ -159,6 +159,6 @@ def test_a_device_of_mini_batches_is_refused_with_the_remedy(monkeypatch: pytest
     monkeypatch.setattr("hyrt.training.trainers.find_device", lambda name: (FpgaCsimDevice, info))
     config = build_config({"sampler": {"kind": "full"}, "devices": "fpga-csim"})
     with pytest.raises(
-        UnsupportedModelError, match=r"^fpga-csim:0 trains mini-batches.* or remove --full-graph"
+        UnsupportedModelError, match=r"^fpga-csim:0 does not support --full-graph .* or remove --full-graph"
     ):
         find_trainers(config)
