@@ -26,12 +26,14 @@ from hyrt.graph.tables.columns import FLOAT32_MAX, FeatureColumns, match_columns
 from hyrt.graph.tables.import_notes import ImportNotes
 from hyrt.graph.tables.schema import EdgeTableSchema
 from hyrt.graph.tables.table_batch import (
+    MAX_SHOWN,
+    UNIX_UNITS,
     RowProblems,
     TableBatch,
     convert_times,
     decode_column,
     find_time_kind,
-    find_unix_unit,
+    find_unix_intervals,
     read_real_numbers,
     read_strings,
 )
@@ -316,6 +318,20 @@ def _edge_times(edges: EdgeListBuilder, arrays: dict[str, Array], *, undirected:
     return order_edge_times(topology, both_ways(), edges.dtypes[EDGE_TIME], file)
 
 
+@dataclass(slots=True)
+class _UnixTimes:
+    """Times that look like times since 1970 in one unit."""
+
+    places: list[str]
+    """Locations of the first times."""
+    values: list[str]
+    count: int = 0
+
+
+_MIN_OTHER_TIMES = 3
+"""With so many different numbers between the ranges of the units, numbers are not times since 1970."""
+
+
 class TimeReader:
     """Reader of the edge times of a dataset, which converts all times to one scale.
 
@@ -327,15 +343,15 @@ class TimeReader:
     def __init__(self) -> None:
         self._kind = ""
         self._first = ""
-        self._unit, self._unit_location = "", ""
+        self._unix_times = {unit: _UnixTimes([], []) for unit in UNIX_UNITS}
+        self._other_times: set[float] = set()
         self._rounded: Counter[str] = Counter()
         self._zones: dict[bool, str] = {}
 
     def read(self, piece: TableBatch, column: str, decimal: str, bad: RowProblems) -> Array:
         """Return the times [n] of a batch with at least one row; wrong times are collected in `bad`.
 
-        `decimal` is the decimal point in strings. Raises DataError if numbers have another unit than earlier
-        ones.
+        `decimal` is the decimal point in strings.
         """
         values, location = decode_column(piece.columns[column]), f"{piece.name}, column {column!r}"
         if not self._kind:
@@ -363,15 +379,44 @@ class TimeReader:
         self._rounded[location] += found.num_rounded
         for has_zone in found.zones:
             self._zones.setdefault(has_zone, location)
-        unit = "" if self._kind == "dates" else find_unix_unit(found.times[~(found.wrong | found.beyond)])
-        if unit and self._unit not in ("", unit):
-            raise DataError(
-                f"{location} has times in {unit} since 1970, but {self._unit_location} has {self._unit}: "
-                "write all times in the same unit"
-            )
-        if unit:
-            self._unit, self._unit_location = unit, location
+        if self._kind != "dates":
+            self._collect_units(piece, column, found.times, found.wrong | found.beyond)
         return found.times
+
+    def _collect_units(self, piece: TableBatch, column: str, times: Array, wrong: Array) -> None:
+        intervals = find_unix_intervals(times)
+        intervals[wrong] = 0
+        counts = np.bincount(intervals, minlength=2 * len(UNIX_UNITS) + 1)
+        for unit, number in zip(self._unix_times.values(), itertools.count(1, 2)):
+            unit.count += int(counts[number])
+            num_shown = MAX_SHOWN - len(unit.values)
+            if not counts[number] or not num_shown:
+                continue
+            places = piece.places()
+            for row in np.flatnonzero(intervals == number)[:num_shown].tolist():
+                unit.places.append(f"{piece.name}, {piece.unit} {places[row]}, column {column!r}")
+                unit.values.append(str(times[row].item()).removesuffix(".0"))
+        if counts[2::2].any() and len(self._other_times) < _MIN_OTHER_TIMES:
+            self._other_times |= set(np.unique(times[(intervals > 0) & (intervals % 2 == 0)]).tolist())
+
+    def check_units(self, bad: RowProblems) -> None:
+        """Add an error for each number in another unit since 1970 than most numbers.
+
+        Call this after all times were read.
+        """
+        found = {name: unit for name, unit in self._unix_times.items() if unit.count}
+        if len(found) < 2 or len(self._other_times) >= _MIN_OTHER_TIMES:
+            return
+        usual = max(found, key=lambda name: found[name].count)
+        example = f"such as {found[usual].values[0]} in {found[usual].places[0]}"
+        remedy = "Write all times in the same unit"
+        for name, unit in found.items():
+            if name == usual:
+                continue
+            for place, value in zip(unit.places, unit.values, strict=True):
+                problem = f"{value} looks like {name} since 1970, but other times look like {usual}"
+                bad.add_line(f"{place}: {problem}, {example}", remedy)
+            bad.total += unit.count - len(unit.places)
 
     def lines(self) -> Iterator[str]:
         """Yield lines about the scale of the times, and about changed times."""

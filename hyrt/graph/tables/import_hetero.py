@@ -102,6 +102,7 @@ def import_hetero_tables(
             edge_table = EdgeTableSchema(**columns)
             edges, *_ = read_edges(edge_table, some, *ends, bad, notes, times, folder, dtype)
             lists.append(edges)
+        times.check_units(bad)
         bad.check()
         gaps = _close_gaps(schema, ids, lists, notes)
         parts = _parts(str(destination), schema, ids, lists, read)

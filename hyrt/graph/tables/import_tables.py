@@ -114,6 +114,7 @@ def import_tables(job: ImportJob[ImportSchema], report: ReportLine = lambda line
         edges, types, edge_columns = read_edges(
             schema.edges, edge_files, ids, ids, bad, notes, times, scratch, dtype
         )
+        times.check_units(bad)
         bad.check()
         if not edges.num or not ids.num_vertices:
             raise DataError(f"{edge_files.names[0]}: the edge table has no rows: pass a file with edges")

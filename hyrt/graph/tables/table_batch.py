@@ -406,22 +406,25 @@ def are_times(column: Any, decimal: str = ".") -> bool:
     return not (found.wrong | found.beyond).any()
 
 
-_UNIX_TIMES = (631_152_000, 4_102_444_800)
-"""Seconds from 1970 to the years 1990 and 2100."""
+UNIX_UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
+_UNIX_TIMES = (315_532_800, 4_102_444_800)
+"""Seconds from 1970 to the years 1980 and 2100."""
+_UNIX_BOUNDS = np.outer(10 ** np.array([0, 3, 6, 9]), _UNIX_TIMES).ravel()
+
+
+def find_unix_intervals(times: NDArray[Any]) -> NDArray[np.int64]:
+    """Return 2 u + 1 for each time [n] that is in the years 1980 to 2099 in unit u of `UNIX_UNITS`.
+
+    Times between the intervals of the units, such as years or counters, have even numbers.
+    """
+    return np.searchsorted(_UNIX_BOUNDS, times, side="right")
 
 
 def find_unix_unit(times: NDArray[Any]) -> str:
-    """Return the unit in which all times are times since 1970 in the years 1990 to 2099; empty if none."""
-    for unit, scale in (
-        ("seconds", 1),
-        ("milliseconds", 10**3),
-        ("microseconds", 10**6),
-        ("nanoseconds", 10**9),
-    ):
-        first, last = (seconds * scale for seconds in _UNIX_TIMES)
-        if len(times) and times.min() >= first and times.max() < last:
-            return unit
-    return ""
+    """Return the unit in which all times are times since 1970 in the years 1980 to 2099; empty if none."""
+    intervals = find_unix_intervals(np.array([times.min(), times.max()]) if len(times) else times)
+    is_unix = len(times) and intervals[0] == intervals[1] and intervals[0] % 2
+    return UNIX_UNITS[intervals[0] // 2] if is_unix else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -381,7 +381,18 @@ MIXED: dict[str, tuple[list[Any], list[Any], str]] = {
     "milliseconds beside seconds": (
         SECONDS,
         [1000 * time for time in SECONDS],
-        r"2\.csv, column 'time' has times in milliseconds since 1970, but .*1\.csv, .* has seconds",
+        r"2\.csv, line 2, column 'time': 1600000000000 looks like milliseconds since 1970, but other times "
+        r"look like seconds, such as 1600000000 in .*1\.csv, line 2, [^ ]* 'time'\n.*2\.csv, line 3",
+    ),
+    "milliseconds in the last row of seconds": (
+        [0, 9_999_999_999, *SECONDS],
+        [*SECONDS, -5, 1000 * SECONDS[0] + 123],
+        r"2\.csv, line 5, column 'time': 1600000000123 looks like milliseconds since 1970",
+    ),
+    "seconds beside nanoseconds": (
+        [10**9 * time + 1 for time in SECONDS],
+        [10**9 * time for time in SECONDS] + SECONDS[:1],
+        r"2\.csv, line 4, column 'time': 1600000000 looks like seconds since 1970, but .* nanoseconds",
     ),
     "the marker of unknown times": ([2**60, 2**60], [-(2**63), 5], r"'-9223372036854775808' is out of range"),
 }
@@ -403,6 +414,14 @@ def test_times_on_several_scales_are_refused(are_relations: bool, case: str, tmp
     with pytest.raises(DataError, match=message):
         run_here("data", "import", "1.csv", "2.csv", "-o", "d", "--schema", "s.yaml", cwd=tmp_path)
     assert not (tmp_path / "d").exists()
+
+
+def test_counters_that_cover_the_ranges_of_units_are_kept(tmp_path: Path) -> None:
+    times = [10**digits * 2 for digits in range(3, 15)]
+    rows = [f"{u},{u + 1},{time}" for u, time in enumerate(times)]
+    (tmp_path / "e.csv").write_text("\n".join(["src,dst,time", *rows, ""]))
+    run_here("data", "import", "e.csv", "-o", "d", cwd=tmp_path)
+    assert times_of(hyrt.load(tmp_path / "d")) == {(u, u + 1): time for u, time in enumerate(times)}
 
 
 def test_dates_that_do_not_fit_are_refused(tmp_path: Path) -> None:
