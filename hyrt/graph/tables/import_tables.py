@@ -36,7 +36,7 @@ from hyrt.graph.tables.import_notes import ImportNotes
 from hyrt.graph.tables.read_vertices import VertexTableData, read_vertices
 from hyrt.graph.tables.schema import CsvDialect, EdgeTableSchema, ImportSchema, RandomSplit
 from hyrt.graph.tables.table_batch import MAX_SHOWN, RowProblems
-from hyrt.graph.tables.table_files import TableFiles, list_table_files
+from hyrt.graph.tables.table_files import TableFiles, have_numbered_names, list_table_files
 from hyrt.graph.tables.vertex_ids import (
     NAME_BYTES,
     SPARSE_FACTOR,
@@ -144,6 +144,7 @@ def assign_files(
     DataError if a file belongs to no table or to several, or a table has no file.
     """
     paths_by_table: dict[str, list[Path]] = {name: [] for name in tables}
+    without_order = set()
     for path in inputs:
         owners = [name for name, (patterns, _) in tables.items() if _is_one_of(path, patterns)]
         shown = escape_undecodable(str(path))
@@ -156,13 +157,19 @@ def assign_files(
             raise DataError(
                 f"{shown} is in several tables of the schema ({join_names(owners)}): list it in only one"
             )
-        paths_by_table[owners[0]] += list_table_files(path)
+        paths = list_table_files(path)
+        paths_by_table[owners[0]] += paths
+        if not have_numbered_names(paths):
+            without_order.add(owners[0])
     for name, paths in paths_by_table.items():
         if not paths:
             raise DataError(
                 f"the input has no file for {name}: add {', '.join(tables[name][0])}, as listed in the schema"
             )
-    return {name: TableFiles(paths, tables[name][1]) for name, paths in paths_by_table.items()}
+    return {
+        name: TableFiles(paths, tables[name][1], name not in without_order)
+        for name, paths in paths_by_table.items()
+    }
 
 
 def _is_one_of(path: Path, patterns: Sequence[str]) -> bool:

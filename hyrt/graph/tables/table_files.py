@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import codecs
 import importlib.util
+import itertools
 import json
 import math
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -117,7 +119,7 @@ def _column(column: Any, kind: str, where: str) -> Any:
     return column
 
 
-PARQUET = (".parquet", ".pq")
+PARQUET = (".parquet", ".pq", ".parq")
 _TEXT = (".csv", ".tsv", ".txt", ".tab", ".edges", ".edgelist")
 _PACKED = (".gz", ".bz2", ".xz")
 # Refuse to search a whole disk, which takes minutes and has more folders than this.
@@ -130,21 +132,38 @@ def is_parquet(path: Path) -> bool:
 
 
 def list_table_files(root: Path) -> list[Path]:
-    """Return a file, or the table files in a folder, sorted by name.
+    """Return a file, or the table files in a folder, sorted by name; numbers in names are sorted by value.
 
     Raises DataError if there are none, or the folder has more subfolders than any dataset.
     """
     name = escape_undecodable(str(root))
     if root.is_dir():
-        tables = sorted(path for path in _paths_below(root) if os.path.isfile(path) and _is_table(path))
+        tables = [path for path in _paths_below(root) if os.path.isfile(path) and _is_table(path)]
         if not tables:
             raise DataError(f"{name} contains no CSV or Parquet files: pass the table files or their folder")
-        return tables
+        return sorted(tables, key=_number_key)
     if not root.exists():
         raise DataError(f"{name} does not exist: pass the path of a table")
     if root.is_fifo():
         raise DataError(f"{name} is a pipe, which can be read only once: write it to a file first")
     return [root]
+
+
+_DIGITS = re.compile(r"([0-9]+)")
+
+
+def _number_key(path: Path) -> tuple[list[list[str | int]], Path]:
+    """Return a key that sorts part-2 before part-10."""
+    parts = [
+        [int(piece) if number % 2 else piece for number, piece in enumerate(_DIGITS.split(part))]
+        for part in path.parts
+    ]
+    return parts, path
+
+
+def have_numbered_names(paths: Sequence[Path]) -> bool:
+    """Return whether names of files differ only in their numbers, which define an order."""
+    return len({_DIGITS.sub("0", str(path)) for path in paths}) <= 1
 
 
 def _paths_below(root: Path) -> Iterator[Path]:
@@ -173,6 +192,8 @@ class TableFiles:
 
     paths: Sequence[Path]
     text: CsvDialect
+    has_order: bool = True
+    """Whether the user has listed the files, or numbers in their names define their order."""
 
     @property
     def names(self) -> list[str]:
@@ -258,6 +279,34 @@ class TableFiles:
             if len(locations) == len(rows):
                 break
         return locations
+
+    def describe_order(self) -> str | None:
+        """Return a line about the order of several files whose rows have no ids; None for one file.
+
+        Raises DataError if the order is not clear.
+        """
+        if len(self.paths) < 2:
+            return None
+        first, last = self.names[0], self.paths[-1].name
+        if not self.has_order:
+            raise DataError(
+                f"{first} and {len(self.paths) - 1} more: vertices without ids are numbered in the order of "
+                "the files, which their names do not define: add an id column, or pass the files one by one "
+                "in the right order"
+            )
+        for path, later in itertools.pairwise(self.paths):
+            if have_numbered_names([path, later]) and _number_key(path) > _number_key(later):
+                raise DataError(
+                    f"{escape_undecodable(str(path))} comes before {escape_undecodable(later.name)}, but "
+                    "vertices without ids are numbered in the order of the files: pass the files in the "
+                    "order of their numbers, or add an id column"
+                )
+        second = "" if len(self.paths) == 2 else f"{escape_undecodable(self.paths[1].name)} ... "
+        return (
+            f"{first}: vertices are numbered in the order of the {len(self.paths):,} files "
+            f"({escape_undecodable(self.paths[0].name)}, {second}{escape_undecodable(last)}): if this order "
+            "is wrong, add an id column"
+        )
 
     def num_rows(self) -> int | None:
         """Return the number of rows if the file format stores it, otherwise None."""

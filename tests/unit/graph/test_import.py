@@ -317,6 +317,33 @@ def test_a_folder_of_more_folders_than_datasets_have_is_not_searched(
     ]
 
 
+def test_files_without_ids_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", "src,dst\n" + "".join(f"{i},{(i + 1) % 12}\n" for i in range(12)))
+    nodes = tmp_path / "nodes"
+    nodes.mkdir()
+    parts = [write(nodes / f"part-{i}.csv", f"f\n{i}.5\n") for i in range(12)]
+    graph, said = imported(edges, nodes, into=tmp_path / "out")
+    assert graph.features.values[:, 0].tolist() == [i + 0.5 for i in range(12)]
+    assert any(
+        "in the order of the 12 files (part-0.csv, part-1.csv ... part-11.csv)" in line for line in said
+    )
+    assert imported(edges, *parts, into=tmp_path / "out")[0].features.values[11] == 11.5
+    # The shell sorts patterns by letters.
+    assert wrong(edges, *sorted(parts)) == [
+        "nodes/part-11.csv comes before part-2.csv, but vertices without ids are numbered in the order of "
+        "the files: pass the files in the order of their numbers, or add an id column"
+    ]
+    parts[0].rename(nodes / "extra.csv")
+    [line] = wrong(edges, nodes)
+    assert line.startswith("nodes/extra.csv and 11 more: vertices without ids are numbered in the order of")
+    for i in range(12):
+        write(nodes / f"part-{i}.csv", f"id,f\n{i},{i}.5\n")
+    (nodes / "extra.csv").unlink()
+    graph, said = imported(edges, *sorted(parts), into=tmp_path / "out")
+    assert graph.features.values[:, 0].tolist() == [i + 0.5 for i in range(12)]
+    assert not any("in the order of the" in line for line in said)
+
+
 def test_folders_of_parquet_and_what_columns_hold(tmp_path: Path) -> None:
     """Pieces in a folder; lists as features; several labels of 0 and 1; types and features of edges."""
     (tmp_path / "links").mkdir()
