@@ -23,7 +23,7 @@ from hyrt.graph.tables.columns import (
     format_reasons,
     match_by_prefix,
 )
-from hyrt.graph.tables.read_vertices import MASK_COLUMNS, SPLIT_COLUMNS, check_split_columns, is_split
+from hyrt.graph.tables.read_vertices import find_split
 from hyrt.graph.tables.schema import CsvDialect, EdgeTableSchema, ImportSchema, VertexTableSchema
 from hyrt.graph.tables.table_batch import (
     are_times,
@@ -339,17 +339,8 @@ def _vertex_rows(
     is_guess = key is not None and key != next(iter(columns)) and columns[key] != "text"
     if key is not None:
         del columns[key]
-    masks = [find_column(columns, names) for names in MASK_COLUMNS]
-    found_masks = [mask for mask in masks if mask is not None] if all(masks) else []
-    split = (
-        None
-        if found_masks
-        else find_column([name for name in columns if is_split(sample, name)], SPLIT_COLUMNS)
-    )
-    for column in (*found_masks, *filter(None, (split,))):
-        del columns[column]
-    if not (split or found_masks):
-        check_split_columns(sample)
+    split = find_split(sample, columns)
+    columns = {name: kind for name, kind in columns.items() if name not in split.taken}
     label = find_column([name for name, kind in columns.items() if kind in (*_NUMBERS, "text")], _LABELS)
     label_kind: Literal["classes", "names", "numbers"] = "classes"
     if label is not None:
@@ -370,8 +361,8 @@ def _vertex_rows(
         "label": [] if label is None else [label],
         "label_kind": None if label is None else label_kind,
         "features": match_by_prefix(features, list(sample.columns)),
-        "split": split,
-        "masks": found_masks,
+        "split": split.split,
+        "masks": split.masks,
         **_text_settings(sample),
     }
     table = VertexTableSchema(files=[part.schema_name for part in samples], **_without_defaults(settings))
@@ -385,12 +376,12 @@ def _vertex_rows(
         line += " list these columns in a schema"
     else:
         line += "; no labels: name their column label or y, or set it in a schema"
-    if split or found_masks:
-        line += f"; split {', '.join(map(repr, found_masks or [str(split)]))}"
+    if split.taken:
+        line += f"; split {', '.join(map(repr, split.masks or [str(split.split)]))}"
     elif label is not None:
         line += "; a random split of 60, 20 and 20 %"
     line += f"; features {format_columns(features)}" if features else "; the degree as the only feature"
-    lines = [line + _format_unused(unused)]
+    lines = [line + _format_unused(unused), *split.lines]
     if is_guess:
         lines.append(
             f"{_names(samples)}: column {key!r} is read as the id, because it contains all ids of edges: if "

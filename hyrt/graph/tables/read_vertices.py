@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +57,8 @@ SPLIT_WORDS = {
 SPLIT_COLUMNS = ("split", "part", "subset", "set")
 MASK_COLUMNS = (
     ("train", "trainmask", "istrain"),
-    ("val", "valmask", "valid", "validmask", "validation"),
-    ("test", "testmask"),
+    ("val", "valmask", "valid", "validmask", "validation", "isval", "isvalid", "isvalidation"),
+    ("test", "testmask", "istest"),
 )
 MAX_CLASSES = 1 << 20
 _MIN_LABELLED = 20
@@ -435,8 +435,84 @@ def _flags(piece: TableBatch, column: str, bad: RowProblems) -> Array:
     return flags
 
 
-def check_split_columns(sample: TableSample) -> None:
-    """Raise DataError if a column has the name of a split but other values: it is not a feature either."""
+class SplitColumns(NamedTuple):
+    """Columns of a vertex table that give the split."""
+
+    split: str | None
+    masks: list[str]
+    """Columns of the training, validation and test mask; empty if there are none."""
+    taken: set[str]
+    """All columns with the split, which are not features."""
+    lines: list[str]
+    """Lines about a guess by values."""
+
+
+def find_split(sample: TableSample, columns: Collection[str]) -> SplitColumns:
+    """Find the split in `columns` of a vertex table, by names or values.
+
+    Raises DataError if columns contain different splits, or a column has the name of a split but other
+    values: it is not a feature either.
+    """
+    found: dict[tuple[str, ...], tuple[int, ...]] = {}
+    for masks in _find_masks(sample, columns):
+        flags = [[_as_word(value) in TRUE_WORDS for value in sample.values(mask)] for mask in masks]
+        found[masks] = tuple(row.index(True) if any(row) else -1 for row in zip(*flags, strict=True))
+    words = [column for column in columns if _is_split(sample, column)]
+    named = find_column(words, SPLIT_COLUMNS)
+    for column in words if named is None else [named, *words]:
+        parts = tuple(SPLIT_WORDS[_as_word(value)] for value in sample.values(column))
+        if column == named or len({0, 1, 2} & set(parts)) > 1:
+            found[(column,)] = parts
+    if len(set(found.values())) > 1:
+        shown = "; ".join(format_columns(list(names)) for names in found)
+        raise DataError(
+            f"{sample.name}: several columns contain different splits ({shown}): keep the columns of one "
+            "split"
+        )
+    _check_split_columns(sample, is_known=bool(found))
+    best = next(iter(found), ())
+    lines = []
+    if len(best) == 1 and best[0] != named:
+        lines.append(
+            f"{sample.name}: column {best[0]!r} is read as the split, because it contains only names of "
+            "splits, such as train and test: if it is not the split, remove vertices.split from a schema"
+        )
+    taken = {name for names in found for name in names}
+    is_mask = len(best) > 1
+    return SplitColumns(
+        best[0] if best and not is_mask else None, list(best) if is_mask else [], taken, lines
+    )
+
+
+def _find_masks(sample: TableSample, columns: Collection[str]) -> list[tuple[str, ...]]:
+    """Return the three mask columns of each split; the names may end in the number of the split."""
+    known = {name for names in MASK_COLUMNS for name in names}
+    masks_by_number: dict[str, list[str]] = {}
+    for column in columns:
+        name, number = _split_number(column)
+        if name in known:
+            masks_by_number.setdefault(number, []).append(column)
+    found = []
+    for number, masks in masks_by_number.items():
+        parts = [find_column(masks, [name + number for name in names]) for names in MASK_COLUMNS]
+        complete = tuple(part for part in parts if part is not None)
+        if len(complete) == len(parts) and (not number or all(_are_flags(sample, each) for each in complete)):
+            found.append(complete)
+    return found
+
+
+def _split_number(column: str) -> tuple[str, str]:
+    """Separate a normalized column name into a name and the number at its end."""
+    name = normalize_name(column)
+    stem = name.rstrip("0123456789")
+    return stem, name[len(stem) :]
+
+
+def _check_split_columns(sample: TableSample, *, is_known: bool) -> None:
+    """Raise DataError if a column has the name of a split but other values.
+
+    `is_known` is whether other columns give the split.
+    """
     for column in sample.columns:
         if normalize_name(column) == "split":
             words = sorted({str(value) for value in sample.values(column) if value is not None})
@@ -446,10 +522,15 @@ def check_split_columns(sample: TableSample) -> None:
                     f"{sample.name}: column {column!r} contains {format_columns(others)}, but the splits "
                     "are train, val and test: use these values, or name the column differently"
                 )
-    found_columns = (find_column(sample.columns, names) for names in MASK_COLUMNS)
-    mask_columns = [name for name in found_columns if name is not None]
-    flags = [name for name in mask_columns if _are_flags(sample, name)]
-    if flags and len(flags) < len(MASK_COLUMNS):
+    names = {name for names in MASK_COLUMNS for name in names}
+    numbered = {name for name in names if name.endswith("mask") or name.startswith("is")}
+    flags = [
+        column
+        for column in sample.columns
+        if normalize_name(column) in names or _split_number(column)[0] in numbered
+        if _are_flags(sample, column)
+    ]
+    if flags and not is_known:
         raise DataError(
             f"{sample.name}: a split has three columns, train, val and test, but this table has only "
             f"{format_columns(flags)}: add the missing columns, use one column with these values, or name "
@@ -462,7 +543,11 @@ def _are_flags(sample: TableSample, column: str) -> bool:
     return bool(words) and words <= {*TRUE_WORDS, *FALSE_WORDS}
 
 
-def is_split(sample: TableSample, column: str) -> bool:
+def _is_split(sample: TableSample, column: str) -> bool:
     """Return whether a column has only words of splits, such as train and val."""
-    words = {str(value).strip().lower() for value in sample.values(column) if value is not None}
-    return bool(words) and words <= SPLIT_WORDS.keys()
+    values = sample.values(column)
+    return values.count(None) < len(values) and all(_as_word(value) in SPLIT_WORDS for value in values)
+
+
+def _as_word(value: Any) -> str:
+    return "" if value is None else str(value).strip().lower()

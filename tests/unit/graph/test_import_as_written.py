@@ -179,8 +179,18 @@ def test_spaces_around_names_are_said(tmp_path: Path) -> None:
             {"train_mask": [1, 0, 0], "val_mask": [0, 1, 0], "test_mask": [0, 0, 1]},
             "split 'train_mask', 'val_mask', 'test_mask'",
         ),
+        ({"phase": ["train", "dev", "test"]}, "split 'phase'"),
+        ({"Fold": ["Training", "", "testing"], "set": ["Training", "", "testing"]}, "split 'set'"),
+        (
+            {"train_mask_0": [1, 0, 0], "val_mask_0": [0, 1, 0], "test_mask_0": [0, 0, 1]},
+            "split 'train_mask_0', 'val_mask_0', 'test_mask_0'",
+        ),
+        (
+            {"is_train": [1, 0, 0], "is_val": [0, 1, 0], "is_test": [0, 0, 1], "fold": list("abc")},
+            "split 'is_train', 'is_val', 'is_test'",
+        ),
     ],
-    ids=["none", "column", "masks"],
+    ids=["none", "column", "masks", "by values", "copies", "numbered masks", "flags"],
 )
 def test_the_guessed_split_is_named(columns: dict[str, list[Any]], said: str, tmp_path: Path) -> None:
     edges = write(tmp_path / "e.csv", {"src": [0, 1, 2], "dst": [1, 2, 0]})
@@ -188,6 +198,12 @@ def test_the_guessed_split_is_named(columns: dict[str, list[Any]], said: str, tm
     [line] = [line for line in infer_schema([edges, nodes]).lines if ": vertices, " in line]
     parts = line.split(": vertices, ")[1].split("; ")
     assert [part for part in parts if "split" in part] == [said]
+    graph, lines = imported(edges, nodes)
+    assert graph.features.values.ravel().tolist() == [0.5, 1.5, 2.5]
+    is_guess = [f"column {name!r} is read as the split" in line for name in columns for line in lines]
+    assert any(is_guess) == ("phase" in columns)
+    if columns and "Fold" not in columns:
+        assert [graph.split(part).tolist() for part in ("train", "val", "test")] == [[0], [1], [2]]
 
 
 @pytest.mark.parametrize("word", ["None", "NA", "null", "nan"])
@@ -279,6 +295,23 @@ def test_lists_called_label_are_no_features(tmp_path: Path) -> None:
         ({"Split": ["train", "holdout", "test"]}, "column 'Split' contains 'holdout'"),
         ({"train": [1, 0, 0], "test": [0, 0, 1]}, "this table has only 'train', 'test': add the missing"),
         ({"is_train": ["True", "False", "True"]}, "this table has only 'is_train'"),
+        ({"train_mask_3": [1, 0, 0], "test_mask_3": [0, 0, 1]}, "only 'train_mask_3', 'test_mask_3'"),
+        (
+            {"phase": ["train", "val", "test"], "fold": ["test", "val", "train"]},
+            r"several columns contain different splits \('phase'; 'fold'\): keep the columns of one split",
+        ),
+        (
+            {"split": ["train", "val", "test"], "train": [1, 0, 0], "val": [0, 0, 1], "test": [0, 1, 0]},
+            r"different splits \('train', 'val', 'test'; 'split'\)",
+        ),
+        (
+            {
+                f"{part}_mask_{n}": [part == p for p in parts]
+                for n, parts in enumerate([("train", "val", "test"), ("val", "train", "test")])
+                for part in ("train", "val", "test")
+            },
+            r"different splits \('train_mask_0', 'val_mask_0', 'test_mask_0'; 'train_mask_1',",
+        ),
     ],
 )
 def test_a_split_that_cannot_be_read_is_refused(columns: Any, says: str, tmp_path: Path) -> None:
