@@ -26,10 +26,12 @@ from hyrt.graph.tables.columns import (
 from hyrt.graph.tables.read_vertices import find_split
 from hyrt.graph.tables.schema import CsvDialect, EdgeTableSchema, ImportSchema, VertexTableSchema
 from hyrt.graph.tables.table_batch import (
+    RowProblems,
     are_times,
     find_unix_unit,
     has_codes,
     read_real_numbers,
+    read_strings,
     read_whole_numbers,
 )
 from hyrt.graph.tables.table_files import TableFiles, TableSample, list_table_files, read_sample
@@ -56,6 +58,7 @@ _INDEXES = ("index", "level0", "rownames", "rowname", "row", "rowid", "rownumber
 """Names of row number columns that programs add to a table, in the form of `normalize_name`."""
 _ID_NAME = re.compile(r"(.*[\W_])?(id|ID|Id|nr|no|key|uuid)|.*[a-z](Id|ID)")
 """Names of further columns with ids, such as `user_id`, which are not features."""
+_INT64 = np.iinfo(np.int64)
 _WHOLE = ("whole", "code")
 _NUMBERS = (*_WHOLE, "number")
 _ITSELF = "write a schema, starting from the output of `hyrt data import --print-schema FILES`"
@@ -137,7 +140,8 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
     named = named or (vertex_rows is None and _are_sparse(edges, source, target))
     settings: dict[str, Any] = {"ids": "names" if named else "positions"}
     if not named and vertex_rows is not None and vertex_rows.id is None:
-        first = _first_of_edges(edges, edge_table, others, vertex_rows)
+        first, more = _first_of_edges(edges, edge_table, others, vertex_rows)
+        lines += more
     if first:
         settings["first_id"] = first
     if named and vertex_rows is not None and vertex_rows.id is None:
@@ -247,6 +251,7 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
     undirected = direction_column is not None and directions == {"undirected"}
     if len(directions) == 1 and direction_column is not None:
         kind = None
+        _check_directions(samples, direction_column, *directions)
     decimal = sample.decimal
     others = [column for column in rest if column not in (weight, kind, direction_column)]
     time = find_column([column for column in others if are_times(sample.rows[column], decimal)], _TIMES)
@@ -299,6 +304,27 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
                 "belong to different types of vertices, write a schema with types"
             )
     return table, lines
+
+
+def _check_directions(samples: list[TableSample], column: str, direction: str) -> None:
+    """Raise DataError if some edges of Gephi are not `direction`, which is directed or undirected.
+
+    An empty value counts as directed.
+    """
+    dialect = samples[0].dialect or CsvDialect()
+    files = TableFiles([path for sample in samples for path in list_table_files(sample.path)], dialect)
+    problems = RowProblems()
+    for piece in files.batches({column: "text"}):
+        names = read_strings(piece.columns[column])[0].fill_null("directed")
+        wrong = [name.strip().casefold() != direction for name in names.to_pylist()]
+        problems.add(
+            piece,
+            column,
+            np.array(wrong, np.bool_),
+            f"is not {direction}, as the first edges are",
+            "Write each undirected edge as two directed edges, and remove the column",
+        )
+    problems.check()
 
 
 _DAY = 86_400
@@ -481,21 +507,28 @@ def _are_sparse(edges: list[TableSample], source: str, target: str) -> bool:
 
 def _first_of_edges(
     edges: list[TableSample], table: EdgeTableSchema, others: list[TableSample], rows: VertexTableSchema
-) -> int:
-    """Return the first id, 0 or 1, as the ids of the edges suggest if no table has ids."""
-    if min(edges[0].min_value(column) for column in (table.source, table.target)) != 1:
-        return 0
+) -> tuple[int, list[str]]:
+    """Return the first id, 0 or 1, as the ids of the edges suggest if no table has ids, and lines."""
+    if min(edges[0].min_value(column) for column in (table.source, table.target)) < 1:
+        return 0, []
     files = TableFiles([path for sample in others for path in list_table_files(sample.path)], rows.text)
     count = sum(piece.num_rows for piece in files.batches({files.columns()[0]: "any"}))
     files = TableFiles([path for sample in edges for path in list_table_files(sample.path)], table.text)
-    smallest, largest = 1, 0
+    smallest, largest = _INT64.max, _INT64.min
     for piece in files.batches({table.source: "text", table.target: "text"}):
         for column in (table.source, table.target):
             values, missing, bad = read_whole_numbers(piece.columns[column], table.text.decimal)
             good = values[~(missing | bad)]
-            if len(good):
-                smallest, largest = min(smallest, int(good.min())), max(largest, int(good.max()))
-    return int(smallest == 1 and largest == count)
+            smallest, largest = (
+                min(smallest, good.min(initial=smallest)),
+                max(largest, good.max(initial=largest)),
+            )
+    if smallest != 1 or largest >= count:
+        return int(smallest == 1 and largest == count), []
+    return 0, [
+        f"{_names(edges)}: ids of edges range from 1 to {largest:,}, so row 1 of {_names(others)} is read as "
+        f"vertex 0, without edges, and row 2 as vertex 1: if row 1 is vertex 1, set first_id to 1 in a schema"
+    ]
 
 
 def _format_unused(names: list[str]) -> str:

@@ -1232,6 +1232,35 @@ def test_directions_of_gephi_are_no_types(kinds: list[str], undirected: bool | N
     assert [line for line in said if where in line]
 
 
+@pytest.mark.parametrize("last", ["Directed", ""])
+def test_a_late_direction_of_gephi_is_refused_with_its_line(last: str, tmp_path: Path) -> None:
+    num = 30_000  # More than the sample.
+    columns: dict[str, list[Any]] = {"Source": [0] * num, "Target": [1] * num}
+    columns["Type"] = [*["Undirected"] * (num - 1), last]
+    with pytest.raises(DataError, match=r"line 30001, column 'Type': .*(is not undirected|is missing)"):
+        infer_schema([write(tmp_path / "e.csv", columns)])
+    columns["Type"] = [*["Directed"] * (num - 1), last]
+    assert not infer_schema([write(tmp_path / "e.csv", columns)]).schema.edges.undirected
+    columns["Type"][-2] = "undirected"
+    with pytest.raises(DataError, match=r"line 30000, column 'Type': 'undirected' is not directed, as the"):
+        infer_schema([write(tmp_path / "e.csv", columns)])
+
+
+@pytest.mark.parametrize(("ids", "first"), [((1, 6), 1), ((1, 5), 0), ((0, 5), 0), ((2, 5), 0)])
+def test_edges_from_1_with_a_table_without_ids_are_told(
+    ids: tuple[int, int], first: int, tmp_path: Path
+) -> None:
+    low, high = ids
+    sources = [high - 1] * 100_000 + [*range(high - 1, low - 1, -1)]  # The smallest id is beyond the sample.
+    edges = write(tmp_path / "e.csv", {"src": sources, "dst": [id + 1 for id in sources]})
+    graph, said = imported(edges, write(tmp_path / "n.csv", {"f": [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]}))
+    pairs = {(id - first, id + 1 - first) for id in sources}
+    targets = np.repeat(np.arange(6), np.diff(graph.topology.indptr)).tolist()
+    assert set(zip(graph.topology.indices.tolist(), targets, strict=True)) == pairs
+    lines = [line for line in said if "ids of edges range from 1 to 5, so row 1 of" in line]
+    assert len(lines) == (ids == (1, 5))
+
+
 def test_triples_without_a_header_have_their_type_in_the_middle(tmp_path: Path) -> None:
     rows = [("ann", "likes", "bob"), ("bob", "knows", "cid"), ("cid", "likes", "ann")]
     (tmp_path / "e.txt").write_text("".join("\t".join(row) + "\n" for row in rows))
