@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,8 +23,14 @@ from hyrt.graph.tables.columns import (
     format_reasons,
     match_by_prefix,
 )
-from hyrt.graph.tables.read_vertices import find_split
-from hyrt.graph.tables.schema import CsvDialect, EdgeTableSchema, ImportSchema, VertexTableSchema
+from hyrt.graph.tables.read_vertices import SPLIT_COLUMNS, find_split
+from hyrt.graph.tables.schema import (
+    CsvDialect,
+    EdgeTableSchema,
+    ImportSchema,
+    VertexTableSchema,
+    are_numbered_names,
+)
 from hyrt.graph.tables.table_batch import (
     RowProblems,
     are_times,
@@ -99,6 +105,8 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
                 f"{other.name} has no column names, and may have edges like {edges[0].name} or vertices: "
                 "write column names in its first line"
             )
+    for sample, columns in zip(samples, ends, strict=True):
+        guessed_headers += _header_line(sample, is_edges=columns is not None)
     if not edges:
         columns = "; ".join(f"{sample.name} has {', '.join(map(repr, sample.columns))}" for sample in samples)
         raise DataError(
@@ -199,6 +207,34 @@ def _ends(sample: TableSample) -> tuple[str, str] | None:
 
 def _has_header(sample: TableSample) -> bool:
     return sample.dialect is None or sample.dialect.header
+
+
+def _header_line(sample: TableSample, *, is_edges: bool) -> Iterator[str]:
+    """Yield a line if the first line may be column names or values.
+
+    Raises DataError if all vertices would be wrong by one.
+    """
+    names = list(sample.columns)
+    known = (*_IDS, *_LABELS, *SPLIT_COLUMNS)
+    if _is_headerless(sample):
+        first = [str(values[0].as_py()) for values in sample.rows.values() if len(values)]
+        if not first or not are_numbered_names(first):
+            return
+        if len(first) > 1 and not is_edges:
+            raise DataError(
+                f"{sample.name}: the first line ({format_columns(first)}) may be column names or values: "
+                "begin each column name with a letter, or set text.header in a schema"
+            )
+        yield (
+            f"{sample.name}: the first line ({format_columns(first)}) is read as values: if it has column "
+            "names, set text.header to true in a schema"
+        )
+    elif not is_edges and sample.dialect is not None and set(sample.columns.values()) <= {"text", "none"}:
+        if not any(normalize_name(name) in known for name in names):
+            yield (
+                f"{sample.name}: the first line is read as column names ({format_columns(names)}): if they "
+                "are values, set text.header to false in a schema"
+            )
 
 
 def _first_two(sample: TableSample, *, alone: bool) -> tuple[str, str] | None:

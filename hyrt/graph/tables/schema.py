@@ -317,6 +317,7 @@ class HeteroImportSchema(Section):
 _DELIMITERS = (",", ";", "\t", "|", " ")
 _LINES = 100
 _NUMBER = re.compile(r"\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*")
+_WHOLE = re.compile(r"[-+]?\d+")
 _COMMA_NUMBER = re.compile(r"\s*[-+]?\d*,\d+\s*")
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 _SEPARATOR_LINE = re.compile(rb"\"?sep=(.)\"?[,;\t]*\s*", re.IGNORECASE)
@@ -353,7 +354,7 @@ class FirstLines:
             )
         if _has_known_names(second) and not _has_known_names(first):
             return f"{shown} is above the line with the column names: remove it"
-        if _has_known_names(first) and not self.dialect.header:
+        if (_has_known_names(first) or self._has_numbered_names()) and not self.dialect.header:
             return (
                 f"{shown} may be column names or values: begin each column name with a letter, or set "
                 "text.header in a schema"
@@ -374,6 +375,15 @@ class FirstLines:
             if values
         )
 
+    def _has_numbered_names(self) -> bool:
+        """Return whether the first line is 0, 1, 2 and so on, as pandas names columns, and not an edge."""
+        first = self.rows[0]
+        if not are_numbered_names(first):
+            return False
+        below = {value for row in self.rows[1:] for value in row}
+        has_fractions = any(_NUMBER.fullmatch(value) and not _WHOLE.fullmatch(value) for value in below)
+        return len(first) > 2 or not first[0] or has_fractions or (len(first) == 2 and not below & {*first})
+
     def _other_delimiters(self) -> list[str]:
         """Return other delimiters that split all lines equally, and occur in text values."""
         texts = [value for row in self.rows for value in row if not _NUMBER.fullmatch(value)]
@@ -383,6 +393,12 @@ class FirstLines:
             for other in _DELIMITERS[:-1]
             if any(other in text for text in texts) and _regularity(lines, other)[0] == 1.0
         ]
+
+
+def are_numbered_names(values: list[str]) -> bool:
+    """Return whether values are 0, 1, 2 and so on, perhaps after the empty name of a row index."""
+    numbers = values[1:] if values[0] == "" else values
+    return bool(numbers) and numbers == list(map(str, range(len(numbers))))
 
 
 _MIN_EQUAL = 0.8

@@ -636,6 +636,11 @@ def test_the_line_of_excel_sets_the_delimiter(text: str, tmp_path: Path) -> None
         ('"src","dst"\n"1",5,6\n"2",6,7\n', "'src,dst' has 2 values, but most lines have 3"),
         ("src,dst\n5,6,\n6,7,\n", "'src,dst' has 2 values, but most lines have 3"),
         ("src,dst,2019\nann,bob,7\nbob,cid,8\n", "'src,dst,2019' may be column names or values"),
+        # The names that pandas gives to the columns of an array.
+        ("0,1\n5,6\n6,7\n", "'0,1' may be column names or values"),
+        ("0\t1\t2\n0\t2\t1\n1\t2\t1\n", "may be column names or values"),
+        (",0,1\n0,1,2\n1,2,0\n", "',0,1' may be column names or values"),
+        ("0,1\n0.5,1\n1,0.5\n", "'0,1' may be column names or values"),
         ("Doe, Jo;Roe, Al\nRoe, Al;Doe, Jo\n", "may be separated by ',' or by ';': set text.delimiter in a"),
     ],
 )
@@ -667,8 +672,8 @@ def test_joined_files_with_byte_order_marks(tmp_path: Path) -> None:
         with mock.patch.object(text_blocks, "BLOCK_BYTES", size):
             found = wrong(edges, schema=schema)
         assert found[1:] == ["  e.csv, line 8003: repeats the column names: remove this line"]
-    write(edges, "0,1\n\ufeff1,2\n")
-    assert edges_of(imported(edges, into=tmp_path / "out")[0]) == {(0, 1): 1, (1, 2): 1}
+    write(edges, "0,1\n\ufeff1,2\n2,0\n")
+    assert edges_of(imported(edges, into=tmp_path / "out")[0]) == {(0, 1): 1, (1, 2): 1, (2, 0): 1}
 
 
 def test_a_guessed_header_is_told(tmp_path: Path) -> None:
@@ -681,6 +686,36 @@ def test_a_guessed_header_is_told(tmp_path: Path) -> None:
         lines = infer_schema([write(tmp_path / "e.csv", text)]).lines
         said = [line for line in lines if "the first line is read as column names ('ann', 'bob')" in line]
         assert len(said) == header
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "red\nblue\nblue\n",
+            "v.csv: the first line is read as column names ('red'): if they are values, set",
+        ),
+        ("label\nred\nblue\n", ""),
+        ("f\n1\n2\n", ""),
+        ("1\n0\n1\n", ""),
+        (
+            "0\n1\n1\n",
+            "v.csv: the first line ('0') is read as values: if it has column names, set text.header",
+        ),
+    ],
+)
+def test_first_lines_of_vertices_without_known_names(text: str, says: str, tmp_path: Path) -> None:
+    edges, vertices = write(tmp_path / "e.csv", "src,dst\n0,1\n1,0\n"), write(tmp_path / "v.csv", text)
+    said = [line.rpartition("/")[2] for line in infer_schema([edges, vertices]).lines if "first line" in line]
+    assert len(said) == bool(says)
+    assert all(line.startswith(says) for line in said)
+    # An array in a file of pandas, and in a file without column names.
+    write(vertices, "0,1\n1.5,2\n0,1\n")
+    assert wrong(edges, vertices)[0].startswith("v.csv, line 1: '0,1' may be column names or values")
+    edges = write(tmp_path / "e.csv", "0,1\n1,2\n2,0\n")
+    graph, _ = imported(edges, into=tmp_path / "out")
+    assert edges_of(graph) == {(0, 1): 1, (1, 2): 1, (2, 0): 1}
+    assert any("the first line ('0', '1') is read as values" in line for line in infer_schema([edges]).lines)
 
 
 def test_words_with_spaces_are_not_separated(tmp_path: Path) -> None:
