@@ -134,12 +134,13 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
     named = bool({"text", "code"} & {edges[0].columns[source], edges[0].columns[target]})
     first = 0
     if others:
-        vertex_rows, more, matching = _vertex_rows(others, edges[0], (source, target))
+        vertex_rows, more, rivals = _vertex_rows(others, edges[0], (source, target))
         lines += more
-        if vertex_rows.id is None and matching:
+        if rivals:
+            remedy = _ITSELF if vertex_rows.id is not None else f"name one of them id, or {_ITSELF}"
             raise DataError(
-                f"{others[0].name}: the columns {join_names(list(map(repr, matching)))} all contain the ids "
-                f"of edges: name one of them id, or {_ITSELF}"
+                f"{others[0].name}: the columns {join_names(list(map(repr, rivals)))} all contain the ids "
+                f"of edges: {remedy}"
             )
         if vertex_rows.id is not None:
             named = named or others[0].columns[vertex_rows.id] != "whole"
@@ -389,16 +390,20 @@ def _unix_unit(sample: TableSample, column: str) -> str:
 def _vertex_rows(
     samples: list[TableSample], edges: TableSample, ends: tuple[str, str]
 ) -> tuple[VertexTableSchema, list[str], list[str]]:
-    """Return the vertex table, lines about it, and further columns that contain all ids of edges."""
+    """Return the vertex table, lines about it, and columns that may all be the id; empty if it is clear."""
     sample = samples[0]
     columns = dict(sample.columns)
-    key = find_column([name for name, kind in columns.items() if kind in (*_WHOLE, "text")], _IDS)
-    matching: list[str] = []
-    if key is None:
-        matching = find_matching_columns(samples, edges, ends)
+    named = find_column([name for name, kind in columns.items() if kind in (*_WHOLE, "text")], _IDS)
+    matching = find_matching_columns(samples, edges, ends)
+    rivals: list[str] = []
+    if named is None or (matching and named not in matching):
         key = find_id_column(sample, edges, ends[0], matching)
-        matching = [name for name in matching if name != key]
-    is_guess = key is not None and key != next(iter(columns)) and columns[key] != "text"
+        rivals = matching if key is None else []
+    else:
+        key = named
+        rivals = [name for name in matching if name != key and not _follows_id(sample, name, key)]
+        rivals = [key, *rivals] if rivals else []
+    is_guess = key is not None and key != named
     if key is not None:
         del columns[key]
     split = find_split(sample, columns)
@@ -416,6 +421,8 @@ def _vertex_rows(
     sample.check_separators([*filter(None, (label,)), *columns])
     suspicious = _find_suspicious(sample, features, label, label_kind)
     suspicious |= dict.fromkeys([name for name in features if name in matching], "contains the ids of edges")
+    if named in features:
+        suspicious[named] = "is called like an id"
     unused = [name for name in columns if name not in features]
     features = [name for name in features if name not in suspicious]
     settings = {
@@ -445,17 +452,25 @@ def _vertex_rows(
     line += f"; features {format_columns(features)}" if features else "; the degree as the only feature"
     lines = [line + _format_unused(unused), *split.lines]
     if is_guess:
+        amount = "all" if key in matching else "most"
         lines.append(
-            f"{_names(samples)}: column {key!r} is read as the id, because it contains all ids of edges: if "
-            "it is not the id, set vertices.id in a schema to another column, or to null if the rows are in "
-            "the order of the ids"
+            f"{_names(samples)}: column {key!r} is read as the id, because it contains {amount} ids of "
+            "edges: if it is not the id, set vertices.id in a schema to another column, or to null if the "
+            "rows are in the order of the ids"
         )
     if suspicious:
         lines.append(
             f"{_names(samples)}: excluded columns that look like row numbers, ids or copies of the label "
             f"({format_reasons(suspicious)}): to use one, list it under vertices.features in a schema"
         )
-    return table, lines, matching
+    return table, lines, rivals
+
+
+def _follows_id(sample: TableSample, name: str, key: str) -> bool:
+    """Return whether a column is a copy of the id, or numbers the rows in their order."""
+    numbers = read_real_numbers(sample.rows[name], sample.decimal)[0]
+    is_copy = sample.values(name) == sample.values(key)
+    return is_copy or _is_row_index(sample, name) or bool((np.diff(numbers) == 1).all())
 
 
 def _find_suspicious(

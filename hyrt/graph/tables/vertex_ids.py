@@ -406,13 +406,22 @@ class StringIds:
 def find_matching_columns(
     samples: Sequence[TableSample], edges: TableSample, ends: tuple[str, str]
 ) -> list[str]:
-    """Return the columns of distinct integers in a vertex table that contain all ids in a sample of edges.
+    """Return the columns of distinct values in a vertex table that contain all ids in a sample of edges.
 
-    `samples` are the parts of the vertex table; `ends` are the columns of edges with the ids.
+    `samples` are the parts of the vertex table; `ends` are the columns of edges with the ids. Ids that are
+    not integers are only compared with small tables.
     """
     sample = samples[0]
     if {edges.columns[end] for end in ends} != {"whole"}:
-        return []
+        is_small = len(samples) == 1 and sample.is_whole
+        names = {name for end in ends for name in _read_ids(edges, end) if name is not None}
+        columns = [name for name, kind in sample.columns.items() if kind in ("whole", "code", "text")]
+        values_by_column = {name: _read_ids(sample, name) for name in columns if is_small}
+        return [
+            name
+            for name, values in values_by_column.items()
+            if len(set(values)) == len(values) and names <= set(values)
+        ]
     used: set[int] = set()
     for end in ends:
         values, missing, bad = read_whole_numbers(edges.rows[end], edges.decimal)

@@ -28,7 +28,7 @@ from hyrt.graph.tables.columns import SuspiciousColumns  # noqa: E402
 from hyrt.graph.tables.csv_batches import TextFile, read_csv_batches  # noqa: E402
 from hyrt.graph.tables.import_hetero import import_hetero_tables  # noqa: E402
 from hyrt.graph.tables.import_tables import ImportJob, import_tables  # noqa: E402
-from hyrt.graph.tables.infer_schema import infer_schema  # noqa: E402
+from hyrt.graph.tables.infer_schema import draft_schema, infer_schema  # noqa: E402
 from hyrt.graph.tables.schema import (  # noqa: E402
     CsvDialect,
     EdgeTableSchema,
@@ -902,6 +902,35 @@ def test_a_later_column_with_the_ids_of_edges_is_the_id(
     names = names_of(tmp_path / "out", "ids.csv") or list(map(str, range(num)))
     wanted = sorted(zip(map(str, ring.tolist()), map(str, np.roll(ring, -1).tolist()), strict=True))
     assert named_edges(graph, names) == wanted
+
+
+def test_a_column_called_id_must_contain_the_ids_of_edges(tmp_path: Path) -> None:
+    num = 12
+    order = [5 * n % num for n in range(num)]
+    edges = write(tmp_path / "e.csv", {"src": list(range(num)), "dst": order})
+    numbers = {"f": [n / 4 for n in order], "id": [n + 100 for n in range(num)], "paper": order}
+    graph, said = imported(edges, write(tmp_path / "n.csv", numbers))
+    assert graph.features.values.ravel().tolist() == [n / 4 for n in range(num)]
+    assert any("'paper' is read as the id, because it contains all ids of edges" in line for line in said)
+    assert any("excluded columns" in line and "'id' (is called like an id)" in line for line in said)
+    for rival in (list(range(num))[::-1], [*range(num)]):
+        nodes = write(tmp_path / "n.csv", {"id": order, "f": numbers["f"], "rival": rival})
+        if rival[0]:
+            with pytest.raises(
+                DataError, match="columns 'id' and 'rival' all contain the ids of edges: write"
+            ):
+                imported(edges, nodes)
+            draft = draft_schema([edges, nodes], "").schema.vertices
+            assert draft is not None
+            assert draft.id == "id"
+        else:  # Row numbers do not compete with the id.
+            graph, said = imported(edges, nodes)
+            assert graph.features.values.ravel().tolist() == [n / 4 for n in range(num)]
+    edges = write(tmp_path / "e.csv", {"src": ["A1", "A2"], "dst": ["A2", "A1"]})
+    names = {"name": ["Berlin", "Paris"], "code": ["A2", "A1"], "f": [0.5, 1.5]}
+    graph, said = imported(edges, write(tmp_path / "n.csv", names))
+    assert names_of(tmp_path / "out", "ids.csv") == ["A2", "A1"]
+    assert any("column 'code' is read as the id, because" in line for line in said)
 
 
 def test_several_later_columns_with_the_ids_of_edges_are_refused(
