@@ -142,7 +142,9 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
                 f"{others[0].name}: the columns {join_names(list(map(repr, rivals)))} all contain the ids "
                 f"of edges: {remedy}"
             )
-        if vertex_rows.id is not None:
+        if vertex_rows.id is None:
+            _check_row_index(others[0])
+        else:
             named = named or others[0].columns[vertex_rows.id] != "whole"
             first_id = None if named else _first_id(others, vertex_rows)
             named, first = first_id is None, first_id or 0
@@ -508,6 +510,19 @@ def _find_suspicious(
 def _is_row_index(sample: TableSample, name: str) -> bool:
     has_index_name = normalize_name(name) in _INDEXES or name.startswith(("__index_level_", "Unnamed: "))
     return has_index_name and _are_distinct(sample, name)
+
+
+def _check_row_index(sample: TableSample) -> None:
+    """Raise DataError if a row index has integers that are neither all ids of edges nor row numbers."""
+    for name in sample.columns:
+        if not (name in sample.index and _are_distinct(sample, name)) and not _is_row_index(sample, name):
+            continue
+        values = read_whole_numbers(sample.rows[name], sample.decimal)[0]
+        if not np.array_equal(values - values[0], np.arange(len(values))):
+            raise DataError(
+                f"{sample.name}: column {name!r} is a row index, but neither numbers the rows nor contains "
+                "all ids of edges: set vertices.id in a schema to it, or write the table without this column"
+            )
 
 
 def _are_distinct(sample: TableSample, name: str) -> bool:

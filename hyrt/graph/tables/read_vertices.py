@@ -126,8 +126,10 @@ class _Reader:
         if named and table.id is None:
             raise DataError(f"{files.names[0]}: ids: names needs an id column: set vertices.id in the schema")
         self._table, self._files, self._bad, self._notes = table, files, bad, notes
-        if table.id is None and (order := files.describe_order()) is not None:
-            notes.add_line(order)
+        if table.id is None:
+            files.check_row_index(first_id)
+            if (order := files.describe_order()) is not None:
+                notes.add_line(order)
         self._first = first_id
         self._named = named
         self._names = NameIndex()

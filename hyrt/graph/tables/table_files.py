@@ -79,12 +79,30 @@ def read_parquet_columns(path: Path, name: str) -> list[str]:
 def read_pandas_index(path: Path, name: str) -> list[str]:
     """Return the columns that pandas wrote as the row index, which are not part of the table."""
     with open_parquet(path, name) as file:
-        metadata = (file.schema_arrow.metadata or {}).get(b"pandas")
+        return [column for column in _pandas_index(file) if isinstance(column, str)]
+
+
+def _pandas_index(file: Any) -> list[Any]:
+    """Return the parts of the row index of pandas: names of columns, and ranges that are not stored."""
+    metadata = (file.schema_arrow.metadata or {}).get(b"pandas")
     try:
-        columns = [] if metadata is None else json.loads(metadata)["index_columns"]
+        return [] if metadata is None else list(json.loads(metadata)["index_columns"])
     except (ValueError, KeyError, TypeError):
         return []
-    return [column for column in columns if isinstance(column, str)]
+
+
+def _range_index(file: Any) -> tuple[range, str | None] | None:
+    """Return the row index of pandas and its name if it is a range that is not stored as a column."""
+    for part in _pandas_index(file):
+        try:
+            numbers = range(part["start"], part["stop"], part["step"])
+            name = part.get("name")
+        except (ValueError, KeyError, TypeError):
+            continue
+        # Other programs keep the metadata of a file when they change its rows; pandas then ignores it.
+        if len(numbers) == file.metadata.num_rows:
+            return numbers, name
+    return None
 
 
 def read_parquet_batches(path: Path, name: str, columns: Mapping[str, str]) -> Iterator[TableBatch]:
@@ -307,6 +325,29 @@ class TableFiles:
             f"({escape_undecodable(self.paths[0].name)}, {second}{escape_undecodable(last)}): if this order "
             "is wrong, add an id column"
         )
+
+    def check_row_index(self, first_id: int) -> None:
+        """Raise DataError if the row index of pandas has ids that are neither a column nor the row numbers.
+
+        Ids start at `first_id`.
+        """
+        num_read = 0
+        for path, name in zip(self.paths, self.names, strict=True):
+            if not is_parquet(path):
+                continue
+            with open_parquet(path, name) as file:
+                count, found = file.metadata.num_rows, _range_index(file)
+            if found is not None:
+                numbers, column = found
+                starts = {first_id + num_read} | ({0, num_read} if column is None else set())
+                if numbers not in [range(start, start + count) for start in starts]:
+                    raise DataError(
+                        f"{name}: the row index of pandas{f' ({column!r})' if column else ''} is from "
+                        f"{numbers[0]:,} to {numbers[-1]:,}, and no column contains ids: write the index as "
+                        "a column with reset_index(), or drop it with reset_index(drop=True) if vertices are "
+                        "in the order of the rows"
+                    )
+            num_read += count
 
     def num_rows(self) -> int | None:
         """Return the number of rows if the file format stores it, otherwise None."""

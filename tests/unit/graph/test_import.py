@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import json
 import math
 import os
 import re
@@ -342,6 +343,49 @@ def test_files_without_ids_are_read_in_the_order_of_their_numbers(tmp_path: Path
     graph, said = imported(edges, *sorted(parts), into=tmp_path / "out")
     assert graph.features.values[:, 0].tolist() == [i + 0.5 for i in range(12)]
     assert not any("in the order of the" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("index", "first", "is_refused"),
+    [
+        ({"start": 2, "stop": -1, "step": -1}, 0, True),
+        ({"start": 0, "stop": 6, "step": 2}, 0, True),
+        ({"start": 1, "stop": 4, "step": 1}, 0, True),
+        ({"start": 1, "stop": 4, "step": 1}, 1, False),
+        ({"start": 0, "stop": 3, "step": 1}, 1, False),
+        ({"start": 0, "stop": 3, "step": 1, "name": "id"}, 1, True),
+        ({"start": 0, "stop": 3, "step": 1, "name": "id"}, 0, False),
+        ({"start": 0, "stop": 9, "step": 1, "name": "id"}, 0, False),  # Metadata of a longer table.
+    ],
+)
+def test_a_row_index_of_pandas_that_is_not_stored(
+    index: dict[str, Any], first: int, is_refused: bool, tmp_path: Path
+) -> None:
+    edges = write(tmp_path / "e.csv", "src,dst\n" + f"{first},{first + 1}\n{first + 1},{first + 2}\n")
+    metadata = {"index_columns": [{"kind": "range", "name": None, **index}]}
+    table = pa.table({"f": [0.2, 0.1, 0.0], "y": [1, 0, 1]})
+    nodes = tmp_path / "v.parquet"
+    parquet.write_table(table.replace_schema_metadata({"pandas": json.dumps(metadata)}), nodes)
+    if is_refused:
+        [line] = wrong(edges, nodes)
+        assert line.startswith("v.parquet: the row index of pandas")
+        assert "reset_index()" in line
+    else:
+        graph, _ = imported(edges, nodes, into=tmp_path / "out")
+        assert graph.features.values[:, 0].tolist() == np.float32([0.2, 0.1, 0.0]).tolist()
+    # A stored index of other vertices.
+    stored = {"pandas": json.dumps({"index_columns": ["__index_level_0__"]})}
+    for ids in ([0, 1, 2], [9, 0, 4]):
+        table = table.append_column("__index_level_0__", pa.array(ids))
+        parquet.write_table(table.replace_schema_metadata(stored), nodes)
+        table = table.drop_columns(["__index_level_0__"])
+        if ids[0]:
+            [line] = wrong(edges, nodes)
+            assert line.startswith(
+                "v.parquet: column '__index_level_0__' is a row index, but neither numbers"
+            )
+        else:
+            assert imported(edges, nodes, into=tmp_path / "out")[0].num_vertices == 3
 
 
 def test_folders_of_parquet_and_what_columns_hold(tmp_path: Path) -> None:
