@@ -66,7 +66,7 @@ def import_hetero_tables(
     patterns_by_table = {f"relations {_name(each)}": (each.files, each.text) for each in schema.relations}
     tables = {name: kind.table for name, kind in schema.types.items() if kind.table is not None}
     patterns_by_table |= {f"types.{name}": (table.files, table.text) for name, table in tables.items()}
-    files = assign_files(job.files, patterns_by_table)
+    files = assign_files(job.files, patterns_by_table, report)
     each = NAMED_VERTEX_BYTES if any(kind.ids == "names" for kind in schema.types.values()) else VERTEX_BYTES
     total = sum(some.num_bytes for some in files.values())
     weighted = any(relation.weight is not None for relation in schema.relations)

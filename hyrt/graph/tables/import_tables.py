@@ -36,7 +36,13 @@ from hyrt.graph.tables.import_notes import ImportNotes
 from hyrt.graph.tables.read_vertices import VertexTableData, read_vertices
 from hyrt.graph.tables.schema import CsvDialect, EdgeTableSchema, ImportSchema, RandomSplit
 from hyrt.graph.tables.table_batch import MAX_SHOWN, RowProblems
-from hyrt.graph.tables.table_files import TableFiles, have_numbered_names, list_table_files
+from hyrt.graph.tables.table_files import (
+    TableFiles,
+    check_partitions,
+    have_numbered_names,
+    list_skipped_files,
+    list_table_files,
+)
 from hyrt.graph.tables.vertex_ids import (
     NAME_BYTES,
     SPARSE_FACTOR,
@@ -58,6 +64,7 @@ NAMED_VERTEX_BYTES = VERTEX_BYTES + NAME_BYTES
 """Memory per vertex with string ids, without three times the length of an id."""
 DEGREE_COLUMN = "log(1 + in-degree)"
 """Name of the default feature of vertices without features."""
+_SHOWN = 5
 _LARGE = 10.0
 """Feature values above this magnitude make training start at a useless loss, with usual initial weights."""
 LARGE_INPUT = 16 << 30
@@ -93,7 +100,7 @@ def import_tables(job: ImportJob[ImportSchema], report: ReportLine = lambda line
     tables = {"edges": (schema.edges.files, schema.edges.text)}
     if schema.vertices is not None:
         tables["vertices"] = (schema.vertices.files, schema.vertices.text)
-    files = assign_files(job.files, tables)
+    files = assign_files(job.files, tables, report)
     edge_files = files["edges"]
     report(f"memory: at most {_bound(schema, edge_files)}, not counting the interpreter")
     with atomic_output(destination, "dataset") as (result, scratch):
@@ -136,12 +143,13 @@ def import_tables(job: ImportJob[ImportSchema], report: ReportLine = lambda line
 
 
 def assign_files(
-    inputs: Sequence[Path], tables: Mapping[str, tuple[Sequence[str], CsvDialect]]
+    inputs: Sequence[Path], tables: Mapping[str, tuple[Sequence[str], CsvDialect]], report: ReportLine
 ) -> dict[str, TableFiles]:
     """Return the files of each table.
 
-    `tables` has the file names and patterns of each table in the schema, and their CSV dialect. Raises
-    DataError if a file belongs to no table or to several, or a table has no file.
+    `tables` has the file names and patterns of each table in the schema, and their CSV dialect. `report`
+    receives a line per folder with files that are not read. Raises DataError if a file belongs to no table or
+    to several, or a table has no file.
     """
     paths_by_table: dict[str, list[Path]] = {name: [] for name in tables}
     without_order = set()
@@ -159,9 +167,13 @@ def assign_files(
             )
         paths = list_table_files(path)
         paths_by_table[owners[0]] += paths
+        if skipped := list_skipped_files(path):
+            more = f" and {len(skipped) - _SHOWN:,} more" if len(skipped) > _SHOWN else ""
+            report(f"{shown}: files that are not read: {', '.join(skipped[:_SHOWN])}{more}")
         if not have_numbered_names(paths):
             without_order.add(owners[0])
     for name, paths in paths_by_table.items():
+        check_partitions(paths)
         if not paths:
             raise DataError(
                 f"the input has no file for {name}: add {', '.join(tables[name][0])}, as listed in the schema"

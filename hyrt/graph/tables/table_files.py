@@ -142,6 +142,13 @@ _TEXT = (".csv", ".tsv", ".txt", ".tab", ".edges", ".edgelist")
 _PACKED = (".gz", ".bz2", ".xz")
 # Refuse to search a whole disk, which takes minutes and has more folders than this.
 _MAX_FOLDERS = 50_000
+_OTHER_TABLES = (".dat", ".data", ".arrow", ".feather", ".orc", ".avro", ".jsonl", ".ndjson", ".xlsx", ".xls")
+_OTHER_PACKED = (".zip", ".zst", ".lz4", ".snappy", ".sz", ".br")
+_UNNAMED_TABLE = re.compile(r"part-.*\d")
+"""Name of a file of Hadoop, which has no extension."""
+_PARTITION = re.compile(r"([^=]+)=.+")
+"""Name of a folder of Spark that stands for a value of a column."""
+_LOGS = {"_delta_log": "a Delta Lake", ".hoodie": "a Hudi"}
 
 
 def is_parquet(path: Path) -> bool:
@@ -152,11 +159,14 @@ def is_parquet(path: Path) -> bool:
 def list_table_files(root: Path) -> list[Path]:
     """Return a file, or the table files in a folder, sorted by name; numbers in names are sorted by value.
 
-    Raises DataError if there are none, or the folder has more subfolders than any dataset.
+    Raises DataError if there are none, the folder has more subfolders than any dataset, or it has tables or
+    values of a column that would not be read.
     """
     name = escape_undecodable(str(root))
     if root.is_dir():
-        tables = [path for path in _paths_below(root) if os.path.isfile(path) and _is_table(path)]
+        paths = [path for path in _paths_below(root) if os.path.isfile(path)]
+        _check_contents(root, paths)
+        tables = [path for path in paths if _is_table(root, path)]
         if not tables:
             raise DataError(f"{name} contains no CSV or Parquet files: pass the table files or their folder")
         return sorted(tables, key=_number_key)
@@ -165,6 +175,68 @@ def list_table_files(root: Path) -> list[Path]:
     if root.is_fifo():
         raise DataError(f"{name} is a pipe, which can be read only once: write it to a file first")
     return [root]
+
+
+def list_skipped_files(root: Path) -> list[str]:
+    """Return the names of the files in a folder that are not read; empty if `root` is a file."""
+    paths = sorted(_paths_below(root), key=_number_key) if root.is_dir() else []
+    visible = [path for path in paths if not path.name.startswith((".", "_"))]
+    return [escape_undecodable(str(path.relative_to(root))) for path in visible if not _is_table(root, path)]
+
+
+def check_partitions(paths: Sequence[Path], root: Path | None = None) -> None:
+    """Raise DataError if folders such as `split=train` have values that the files, below `root`, lack."""
+    found = [[_PARTITION.fullmatch(part) for part in path.parent.parts] for path in paths]
+    if root is not None:
+        found = [parts[len(root.parts) :] for parts in found]
+    values = [tuple(part[0] for part in parts if part is not None) for parts in found]
+    for path, parts, here in zip(paths, found, values, strict=True):
+        columns = [part[1] for part in parts if part is not None]
+        if is_parquet(path) and columns:
+            stored = read_parquet_columns(path, escape_undecodable(str(path)))
+            columns = [column for column in columns if column not in stored]
+        if columns and (root is not None or len(set(values)) > 1):
+            raise DataError(
+                f"{escape_undecodable(str(path))}: the values of {columns[0]!r} are only in the name of the "
+                f"folder {here[0]!r}: write the table with this column into one file, for example with "
+                "pandas.read_parquet(FOLDER).to_parquet(FILE)"
+            )
+
+
+def _check_contents(root: Path, paths: Sequence[Path]) -> None:
+    """Raise DataError if the files in a folder have rows that would not be read, or must not be read."""
+    for path in paths:
+        name = escape_undecodable(str(path))
+        parts = path.relative_to(root).parts
+        kinds = [kind for log, kind in _LOGS.items() if log in parts]
+        kinds += ["an Iceberg"] if "metadata" in parts and path.name.endswith(".metadata.json") else []
+        if kinds:
+            raise DataError(
+                f"{escape_undecodable(str(root))} is {kinds[0]} table, whose folder also has deleted rows: "
+                "read it with its library, and write the rows to a Parquet file"
+            )
+        if not _is_hidden(parts) and not _is_table(root, path) and _may_be_table(path):
+            raise DataError(
+                f"{name} looks like a table, but this format is not supported: write it as CSV (.csv or "
+                ".csv.gz) or Parquet (.parquet), or move it to another folder"
+            )
+    check_partitions([path for path in paths if _is_table(root, path)], root)
+
+
+def _may_be_table(path: Path) -> bool:
+    """Return whether a file has the name of a table in a form that is not read."""
+    is_packed = path.suffix.lower() in (*_PACKED, *_OTHER_PACKED)
+    plain = path.with_suffix("") if is_packed else path
+    if not plain.suffix:
+        return _UNNAMED_TABLE.fullmatch(plain.name) is not None or (
+            is_packed and path.suffix.lower() != ".zip"
+        )
+    return plain.suffix.lower() in (*_TEXT, *PARQUET, *_OTHER_TABLES)
+
+
+def _is_hidden(parts: Sequence[str]) -> bool:
+    """Return whether programs such as Spark ignore a file or its folder."""
+    return any(part.startswith((".", "_")) for part in parts)
 
 
 _DIGITS = re.compile(r"([0-9]+)")
@@ -200,8 +272,8 @@ def is_text_table(path: Path) -> bool:
     return plain.suffix.lower() in _TEXT
 
 
-def _is_table(path: Path) -> bool:
-    return not path.name.startswith((".", "_")) and (is_parquet(path) or is_text_table(path))
+def _is_table(root: Path, path: Path) -> bool:
+    return not _is_hidden(path.relative_to(root).parts) and (is_parquet(path) or is_text_table(path))
 
 
 @dataclass(frozen=True, slots=True)

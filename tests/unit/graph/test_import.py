@@ -346,6 +346,57 @@ def test_files_without_ids_are_read_in_the_order_of_their_numbers(tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("b.csv.zst", "edges/b.csv.zst looks like a table, but this format is not supported"),
+        ("b.dat", "edges/b.dat looks like a table"),
+        ("part-00001", "edges/part-00001 looks like a table"),
+        ("more/b.csv.zip", "edges/more/b.csv.zip looks like a table"),
+        ("b.gz", "edges/b.gz looks like a table"),
+        ("_delta_log/0.json", "edges is a Delta Lake table, whose folder also has deleted rows"),
+        ("metadata/v1.metadata.json", "edges is an Iceberg table"),
+        (
+            "type=likes/b.csv",
+            "edges/type=likes/b.csv: the values of 'type' are only in the name of the folder",
+        ),
+        ("README.md", ""),
+        ("a.csv.md5", ""),
+        ("original.zip", ""),
+        (".ipynb_checkpoints/a-checkpoint.csv", ""),
+    ],
+)
+def test_files_in_folders_that_are_not_read(name: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "edges" / name).parent.mkdir(parents=True)
+    write(tmp_path / "edges" / "a.csv", "src,dst\n0,1\n1,2\n")
+    write(tmp_path / "edges" / "_SUCCESS", "")
+    write(tmp_path / "edges" / name, "src,dst\n2,3\n")
+    if says:
+        assert wrong(tmp_path / "edges")[0].startswith(says)
+        return
+    graph, said = imported(tmp_path / "edges", into=tmp_path / "out")
+    assert edges_of(graph) == {(0, 1): 1, (1, 2): 1}
+    lines = [line for line in said if "not read" in line]
+    assert all(line.endswith(f"edges: files that are not read: {name}") for line in lines)
+    assert len(lines) == 1
+
+
+def test_values_in_names_of_folders_are_refused_unless_the_files_have_them(tmp_path: Path) -> None:
+    folders = [tmp_path / "edges" / name for name in ("type=cites", "type=likes")]
+    for number, part in enumerate(folders):
+        part.mkdir(parents=True)
+        table = pa.table({"src": [number], "dst": [number + 1]})
+        parquet.write_table(table, part / "p.parquet")
+    for files in ([tmp_path / "edges"], folders):
+        assert "the values of 'type' are only in the name of the folder 'type=" in wrong(*files)[0]
+    assert imported(folders[0], into=tmp_path / "out")[0].num_edges == 1
+    for number, part in enumerate(folders):
+        table = pa.table({"src": [number], "dst": [number + 1], "type": [part.name[5:]]})
+        parquet.write_table(table, part / "p.parquet")
+    graph, _ = imported(tmp_path / "edges", into=tmp_path / "out")
+    assert graph.topology.edge_types.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
     ("index", "first", "is_refused"),
     [
         ({"start": 2, "stop": -1, "step": -1}, 0, True),
