@@ -94,7 +94,7 @@ def test_what_may_go_wrong_is_said() -> None:
             build_warnings(own, FpgaDesign(pes=own.pes, mac_rows=own.mac_rows, mac_cols=own.mac_cols)) == []
         )
     (clock,) = build_warnings(part, FpgaDesign(clock_hz=301e6))
-    assert clock.startswith("the design has a clock of 301 MHz, but u250's platform states 300")
+    assert clock.startswith("the design has a clock of 301 MHz, but the platform of u250 only 300 MHz")
     assert build_warnings(replace(part, clock_mhz=None), FpgaDesign(clock_hz=5e9)) == []
     (wide,) = build_warnings(part, FpgaDesign(pes=16))
     assert wide.startswith("streams have 8,192 bits, but Vitis HLS is reported to reject more than 4,096")
