@@ -65,6 +65,22 @@ def match_columns(
     return list(selected)
 
 
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}\.\d{3}")
+
+
+def find_thousands_point(values: Sequence[str | None]) -> tuple[str, bool] | None:
+    """Return a number such as 12.345 if the points of all numbers may separate thousands, otherwise None.
+
+    The second result is whether there are also numbers without points, which are below 1000.
+    """
+    numbers = [value for value in values if value and value[-1].isdigit()]
+    pointed = [value for value in numbers if "." in value]
+    others = [value.lstrip("+-") for value in numbers if "." not in value]
+    if not pointed or not all(map(_THOUSANDS.fullmatch, pointed)) or any(len(value) > 3 for value in others):
+        return None
+    return pointed[0], bool(others)
+
+
 _MANY = 8
 
 

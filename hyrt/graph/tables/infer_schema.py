@@ -19,6 +19,7 @@ from hyrt.graph.tables.columns import (
     are_row_numbers,
     encode_labels,
     find_column,
+    find_thousands_point,
     format_columns,
     format_reasons,
     match_by_prefix,
@@ -105,8 +106,8 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
                 f"{other.name} has no column names, and may have edges like {edges[0].name} or vertices: "
                 "write column names in its first line"
             )
-    for sample, columns in zip(samples, ends, strict=True):
-        guessed_headers += _header_line(sample, is_edges=columns is not None)
+    for sample, end in zip(samples, ends, strict=True):
+        guessed_headers += _header_line(sample, is_edges=end is not None)
     if not edges:
         columns = "; ".join(f"{sample.name} has {', '.join(map(repr, sample.columns))}" for sample in samples)
         raise DataError(
@@ -121,6 +122,8 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
     encodings += [
         f"{sample.name}: commas in numbers are decimal points" for sample in samples if sample.decimal == ","
     ]
+    has_commas = any(sample.decimal == "," for sample in samples)
+    points = [line for sample in samples for line in _point_lines(sample, has_commas=has_commas)]
     for tables, kind in ((edges, "edge"), (others, "vertex")):
         for sample in tables[1:]:
             if sorted(sample.columns) != sorted(tables[0].columns):
@@ -162,7 +165,7 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
     if vertex_rows is not None:
         settings["vertices"] = vertex_rows
     schema = ImportSchema(edges=edge_table, **settings)
-    lines += [_ids_in_words(schema), *encodings, *guessed_headers]
+    lines += [_ids_in_words(schema), *encodings, *points, *guessed_headers]
     return InferredSchema(schema, lines)
 
 
@@ -210,6 +213,32 @@ def _ends(sample: TableSample) -> tuple[str, str] | None:
 
 def _has_header(sample: TableSample) -> bool:
     return sample.dialect is None or sample.dialect.header
+
+
+def _point_lines(sample: TableSample, *, has_commas: bool) -> Iterator[str]:
+    """Yield a line per column whose decimal points may separate thousands, as usual in files with `;`.
+
+    `has_commas` is whether another table has decimal commas. Raises DataError if the points probably separate
+    thousands.
+    """
+    if sample.dialect is None or sample.decimal == ",":
+        return
+    is_usual = sample.dialect.delimiter == ";"
+    for column in [name for name, kind in sample.columns.items() if kind == "number"]:
+        found = find_thousands_point(sample.values(column)) if is_usual or has_commas else None
+        if found is None:
+            continue
+        number, is_mixed = found
+        if is_mixed or (has_commas and is_usual):
+            raise DataError(
+                f"{sample.name}, column {column!r}: the point in {number!r} may be a decimal point or "
+                "separate thousands: set text.decimal in a schema, or write numbers without separators"
+            )
+        if is_usual:
+            yield (
+                f"{sample.name}, column {column!r}: the point in {number!r} is read as a decimal point: if "
+                "it separates thousands, write numbers without separators"
+            )
 
 
 def _header_line(sample: TableSample, *, is_edges: bool) -> Iterator[str]:

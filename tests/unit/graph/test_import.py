@@ -813,6 +813,37 @@ def test_first_lines_of_vertices_without_known_names(text: str, says: str, tmp_p
     assert any("the first line ('0', '1') is read as values" in line for line in infer_schema([edges]).lines)
 
 
+@pytest.mark.parametrize(
+    ("values", "weights", "says"),
+    [
+        ("850 12.345", "1 2", "refused"),
+        ("1.234 12.345", "1 2", "read as a decimal point"),
+        ("1.234 12.345", "0,5 2", "refused"),
+        ("850 12.34", "0,5 2", ""),
+        ("0.125 12.345", "0,5 2", ""),
+        ("8500 12.345", "1 2", ""),
+    ],
+)
+def test_points_that_may_separate_thousands(values: str, weights: str, says: str, tmp_path: Path) -> None:
+    first, second = weights.split()
+    edges = write(tmp_path / "e.csv", f"von;nach;gewicht\n0;1;{first}\n1;0;{second}\n")
+    first, second = values.split()
+    vertices = write(tmp_path / "v.csv", f"id;f\n0;{first}\n1;{second}\n")
+    if says == "refused":
+        pointed = first if "." in first else second
+        assert wrong(edges, vertices) == [
+            f"v.csv, column 'f': the point in '{pointed}' may be a decimal point or separate thousands: set "
+            "text.decimal in a schema, or write numbers without separators"
+        ]
+        with mock.patch("hyrt.graph.tables.infer_schema.find_thousands_point", return_value=None):
+            schema = infer_schema([edges, vertices]).schema
+        graph, _ = imported(edges, vertices, into=tmp_path / "out", schema=schema)
+        assert graph.features.values[:, 0].tolist() == np.float32([float(first), float(second)]).tolist()
+    else:
+        assert says in "\n".join(infer_schema([edges, vertices]).lines)
+        assert ("the point in" in "\n".join(infer_schema([edges, vertices]).lines)) == bool(says)
+
+
 def test_words_with_spaces_are_not_separated(tmp_path: Path) -> None:
     edges = write(tmp_path / "e.csv", "ann smith,bob jones\nbob jones,cid ray\n")
     assert edges_of(imported(edges, into=tmp_path / "out")[0]) == {(0, 1): 1, (1, 2): 1}
