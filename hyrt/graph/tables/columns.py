@@ -21,6 +21,7 @@ from hyrt.graph.metadata import normalize_name
 from hyrt.graph.tables.table_batch import (
     RowProblems,
     TableBatch,
+    convert_bools,
     is_list_column,
     read_list_matrix,
     read_real_numbers,
@@ -196,7 +197,7 @@ class FeatureColumns:
             )
         if not is_list:
             self._widths[column] = None
-            values, missing, wrong = read_real_numbers(array, self._decimal)
+            values, missing, wrong = read_real_numbers(convert_bools(array), self._decimal)
             return values[:, None], missing, wrong
         if column not in self._widths and array.null_count == len(array):
             raise DataError(

@@ -118,6 +118,11 @@ class TextFile:
             return [str(number) for number in range(1, len(values) + 1)]
         return values
 
+    def count_comments(self) -> int:
+        """Return the number of lines above the rows that are skipped as comments."""
+        with self._opened() as stream:
+            return _Head(self, stream).num_comments
+
     def header_line(self) -> bytes | None:
         """Return the header line in UTF-8, without its line end; None if there is no header."""
         if not self.dialect.header:
@@ -196,7 +201,7 @@ class _Head:
                 ".parquet"
             )
         data = data.removeprefix(_UTF8_BOM)
-        self.line, self.next_line = b"", 1
+        self.line, self.next_line, self.num_comments = b"", 1, 0
         while True:
             first, newline, rest = data.partition(b"\n")
             if not newline and (more := stream.read(1 << 20)):
@@ -204,6 +209,7 @@ class _Head:
                 continue
             is_skipped = not first.strip() or first.startswith(_COMMENTS)
             is_skipped |= self.next_line == 1 and find_separator_line(first) is not None
+            self.num_comments += first.startswith(_COMMENTS)
             if is_skipped and newline:
                 data, self.next_line = rest, self.next_line + 1
                 continue

@@ -491,7 +491,7 @@ def read_edges(
                     scratch, dtype, shapes, edge_times[EDGE_TIME].dtype if edge_times else None
                 )
             edges.append(sources, targets, extras | edge_times)
-        for line in rows.lines(files.names[0]):
+        for line in itertools.chain(rows.lines(files.names[0]), files.describe_comments()):
             notes.add_line(line)
         if edges is None:
             edges = EdgeListBuilder(scratch, dtype, {})

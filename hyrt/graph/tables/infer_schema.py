@@ -35,6 +35,7 @@ from hyrt.graph.tables.schema import (
 from hyrt.graph.tables.table_batch import (
     RowProblems,
     are_times,
+    convert_bools,
     find_unix_unit,
     has_codes,
     read_real_numbers,
@@ -109,10 +110,8 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
     for sample, end in zip(samples, ends, strict=True):
         guessed_headers += _header_line(sample, is_edges=end is not None)
     if not edges:
-        columns = "; ".join(f"{sample.name} has {', '.join(map(repr, sample.columns))}" for sample in samples)
-        raise DataError(
-            f"no file has columns named like the source and target of edges ({columns}): {_ITSELF}"
-        )
+        shown = "; ".join(f"{sample.name} has {', '.join(map(repr, sample.columns))}" for sample in samples)
+        raise DataError(f"no file has columns named like the source and target of edges ({shown}): {_ITSELF}")
     encodings = [
         f"{sample.name} is not UTF-8 text and was read as {sample.dialect.encoding}: if characters look "
         "wrong, set text.encoding in a schema, or save the file as UTF-8"
@@ -364,7 +363,13 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
             f"{_names(samples)}: column {kind!r} has directed and undirected edges, but all are read as "
             "directed: add the reverse of each undirected edge to the table"
         )
-    if not is_headerless and _ends(sample) is None:
+    if is_headerless and weight is not None and sample.columns[weight] in _WHOLE:
+        lines.append(
+            f"{_names(samples)}: the file has no column names, and column {weight!r} is read as weights: if "
+            f"the columns are head, relation and tail of triples, set edges.target to {weight!r} and "
+            f"edges.type to {target!r} in a schema, and remove edges.weight"
+        )
+    if (kind is None and bool(rest)) if is_headerless else _ends(sample) is None:
         shared = set(sample.values(source)) & set(sample.values(target))
         if shared:
             lines.append(
@@ -448,7 +453,10 @@ def _vertex_rows(
         elif kind in ("text", "code") or sample.min_value(label) not in (-1, 0) or _are_signs(sample, label):
             label_kind = "names"
     lists = [name for name, kind in columns.items() if kind == "list" and normalize_name(name) in _LABELS]
-    features = [name for name, kind in columns.items() if kind in (*_NUMBERS, "list") and name not in lists]
+    columns |= {name: "flag" for name, kind in columns.items() if kind == "text" and _are_bools(sample, name)}
+    features = [
+        name for name, kind in columns.items() if kind in (*_NUMBERS, "flag", "list") and name not in lists
+    ]
     sample.check_separators([*filter(None, (label,)), *columns])
     suspicious = _find_suspicious(sample, features, label, label_kind)
     suspicious |= dict.fromkeys([name for name in features if name in matching], "contains the ids of edges")
@@ -509,11 +517,13 @@ def _find_suspicious(
 ) -> dict[str, str]:
     """Return numeric columns that are probably not features, with the reasons."""
     decimal = sample.decimal
-    names = [name for name in features if sample.columns[name] in _NUMBERS]
+    names = [name for name in features if sample.columns[name] != "list"]
     reasons: dict[str, str] = {}
     if not names:
         return reasons
-    values = np.stack([read_real_numbers(sample.rows[name], decimal)[0] for name in names], axis=1)
+    values = np.stack(
+        [read_real_numbers(convert_bools(sample.rows[name]), decimal)[0] for name in names], axis=1
+    )
     labels = None
     if label is not None:
         is_named = label_kind == "names"
@@ -558,6 +568,11 @@ def _are_distinct(sample: TableSample, name: str) -> bool:
     """Return whether a column has distinct integers."""
     values = sample.values(name)
     return sample.columns[name] in _WHOLE and len(set(values)) == len(values)
+
+
+def _are_bools(sample: TableSample, name: str) -> bool:
+    """Return whether a column has only strings such as True and False."""
+    return str(convert_bools(sample.rows[name]).type) == "bool"
 
 
 def _are_signs(sample: TableSample, label: str) -> bool:

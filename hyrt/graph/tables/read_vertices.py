@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -323,7 +324,7 @@ class _Reader:
                 f"{self._files.names[0]}: {pluralize(self._rows.filled, 'missing feature')} filled with "
                 f"{self._table.fill:g}"
             )
-        for line in self._rows.lines(self._files.names[0]):
+        for line in itertools.chain(self._rows.lines(self._files.names[0]), self._files.describe_comments()):
             self._notes.add_line(line)
         labels = np.concatenate(self._labels)
         self._labels.clear()
@@ -334,7 +335,7 @@ class _Reader:
             classes, places = sort_names(self._class_names)
             self._notes.add_classes(classes)
             labels = np.where(labels < 0, -1, places[labels] if len(places) else -1)
-        self._note_rare_classes(labels)
+        self._note_class_counts(labels)
         if self._table.label_kind in ("classes", "names") and labels.ndim == 1 and labels.dtype.kind == "i":
             labels = labels.astype(np.int16 if labels.max(initial=0) < 2**15 else np.int32)
         split = np.concatenate(self._splits) if self._splits else None
@@ -351,12 +352,21 @@ class _Reader:
         rows = self._feature_rows(order)
         return VertexTableData(self._count, labels, masks, rows, ids, classes, columns, label_columns)
 
-    def _note_rare_classes(self, labels: Array) -> None:
-        """Add a note if classes have so few vertices that the labels are probably numbers to predict."""
+    def _note_class_counts(self, labels: Array) -> None:
+        """Add a note if a class below the highest one has no vertex, or if classes have so few vertices that
+        the labels are probably numbers to predict.
+        """
         if not self._label or self._table.label_kind not in ("classes", "names"):
             return
         labels = labels[labels >= 0]
-        classes = len(np.unique(labels))
+        counts = np.bincount(labels)
+        classes = np.count_nonzero(counts)
+        if not counts.all():
+            self._notes.add_line(
+                f"{self._files.names[0]}, column {self._label[0]!r}: no vertex has class "
+                f"{np.argmin(counts > 0)}, so training refuses these labels: number the classes from 0 to "
+                f"{classes - 1}, or set label_kind in a schema to names (-1 is then a class)"
+            )
         if len(labels) >= _MIN_LABELLED and 2 * classes > len(labels):
             self._notes.add_line(
                 f"{self._files.names[0]}, column {self._label[0]!r}: {len(labels):,} labels belong to "

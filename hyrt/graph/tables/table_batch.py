@@ -261,6 +261,19 @@ def read_real_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.float
     return values, missing, np.isinf(values)
 
 
+def convert_bools(column: Any) -> Any:
+    """Convert a column that has only strings such as True and False to bools; return others unchanged."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    decoded = decode_column(column)
+    if not pa.types.is_string(decoded.type) or decoded.null_count == len(decoded):
+        return column
+    flags = pc.equal(pc.utf8_lower(decoded), "true")
+    are_bools = pc.or_(flags, pc.equal(pc.utf8_lower(decoded), "false"))
+    return flags if pc.all(are_bools).as_py() else column
+
+
 def read_strings(column: Any) -> tuple[Any, Flags]:
     """Convert a column to an Arrow array of strings, and a mask of missing values.
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError, escape_undecodable, system_error_text
+from hyrt.formatting import pluralize
 from hyrt.graph.check import suggest_name
 from hyrt.graph.tables.csv_batches import TextFile, read_csv_batches
 from hyrt.graph.tables.schema import CsvDialect, find_separator_line, read_first_lines
@@ -348,6 +349,15 @@ class TableFiles:
                 yield from read_parquet_batches(path, name, kinds)
             else:
                 yield from read_csv_batches(self._text_file(path), kinds)
+
+    def describe_comments(self) -> Iterator[str]:
+        """Yield a line about skipped comments if there are any."""
+        texts = [path for path in self.paths if not is_parquet(path)]
+        if count := sum(self._text_file(path).count_comments() for path in texts):
+            yield (
+                f"{self.names[0]}: {pluralize(count, 'line')} above the rows skipped as comments, because "
+                "they begin with # or %: if they are rows, write their first value in quotes"
+            )
 
     def locate_rows(self, rows: NDArray[np.int64]) -> list[str]:
         """Return locations such as `edges.csv, line 12` for increasing row numbers that span all files."""

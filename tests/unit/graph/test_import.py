@@ -245,7 +245,8 @@ def test_a_list_of_edges_alone(tmp_path: Path) -> None:
     assert edges_of(graph) == dict.fromkeys([(0, 2), (2, 1), (2, 0), (0, 0)], 1.0)
     assert graph.features.values[:, 0] == pytest.approx(np.log1p([2, 1, 1]))
     assert not graph.masks["train"].any()
-    assert said[1] == "4 edge rows: 4 edges (1 self-loop kept)"
+    assert "web.txt: 2 lines above the rows skipped as comments" in said[1]
+    assert said[2] == "4 edge rows: 4 edges (1 self-loop kept)"
     assert "classes    none: no vertex has a label" in format_summary(summarize_graph(graph))
 
 

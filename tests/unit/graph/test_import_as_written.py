@@ -432,7 +432,7 @@ DOUBTFUL = {
     "index": _SHUFFLED[::-1],
     "rownames": [n + 1 for n in range(COUNT)],
     "nr. of the form": [n + 1 for n in range(COUNT)],
-    "shuffled": _SHUFFLED,
+    "shuffled": [n + 1 for n in _SHUFFLED],  # 60 is not a vertex, so these are not ids.
     "coded": [3 if n % 7 > 2 else 1 for n in range(COUNT)],
 }
 
@@ -1303,6 +1303,76 @@ def test_triples_without_a_header_have_their_type_in_the_middle(tmp_path: Path) 
     (tmp_path / "e.txt").write_text("ann\tbob\told\nbob\tcid\told\n")
     _, said = imported(tmp_path / "e.txt")
     assert [line for line in said if "edges from '1' to '2'" in line]
+
+
+@pytest.mark.parametrize(
+    ("rows", "weights", "same"),
+    [
+        (["101 1 102", "102 2 103", "103 1 101"], True, False),  # Triples, or items with ratings.
+        (["1 2 5 881250949", "2 1 3 881250950"], False, True),
+        (["1 2 0.5", "2 3 0.25"], False, True),
+        (["1 2", "2 3"], False, False),
+    ],
+)
+def test_guesses_without_column_names_are_said(
+    rows: list[str], weights: bool, same: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "e.txt").write_text("\n".join([*rows, ""]))
+    said = infer_schema([tmp_path / "e.txt"]).lines
+    remedy = "if the columns are head, relation and tail of triples, set edges.target to '3' and edges.type"
+    assert any("column '3' is read as weights" in line and remedy in line for line in said) == weights
+    assert (
+        any("equal ids in '1' and '2' are the same vertex: if they belong" in line for line in said) == same
+    )
+
+
+@pytest.mark.parametrize("words", [("True", "False"), ("TRUE", "FALSE"), ("true", "false")])
+def test_flags_of_pandas_are_features_of_1_and_0(words: tuple[str, str], tmp_path: Path) -> None:
+    num = 80
+    flags = [bool(n * n % 3) for n in range(num)]
+    edges = write(tmp_path / "e.csv", {"src": [*range(num)], "dst": [0] * num})
+    nodes: dict[str, list[Any]] = {"id": [*range(num)], "label": [n % 2 for n in range(num)]}
+    nodes["city"] = [["x", "True"][n % 2] for n in range(num)]
+    found = []
+    for name, column in (("n.parquet", flags), ("n.csv", [words[not flag] for flag in flags])):
+        graph, _ = imported(edges, write(tmp_path / name, nodes | {"cat_a": column}))
+        found.append(graph.features.values.tolist())
+    assert found == [[[float(flag)] for flag in flags]] * 2
+    nodes["cat_a"] = [words[label] for label in nodes["label"]]
+    schema = infer_schema([edges, write(tmp_path / "n.csv", nodes)]).schema
+    assert schema.vertices is not None
+    assert not schema.vertices.features  # It is a copy of the label.
+    nodes["cat_a"][-1] = "0.5"
+    vertices = schema.vertices.model_copy(update={"features": ["cat_a"]})
+    nodes_file = write(tmp_path / "n.csv", nodes)
+    with pytest.raises(DataError, match=r"line 2, column 'cat_a': '[tT].*' is not a valid float32 number"):
+        imported(edges, nodes_file, schema=schema.model_copy(update={"vertices": vertices}))
+
+
+@pytest.mark.parametrize(
+    ("labels", "missing"),
+    [([1, 2, -1, 3], 0), ([0, 1, 3, 0], 2), ([0, 1, 2, -1], None), (list("acca"), None)],
+)
+def test_a_class_without_vertices_is_said(labels: list[Any], missing: int | None, tmp_path: Path) -> None:
+    edges = write(tmp_path / "e.csv", {"src": [0, 1, 2, 3], "dst": [1, 2, 3, 0]})
+    _, said = imported(edges, write(tmp_path / "n.csv", {"id": [0, 1, 2, 3], "label": labels}))
+    lines = [
+        line for line in said if "so training refuses these labels: number the classes from 0 to 2" in line
+    ]
+    assert len(lines) == (missing is not None)
+    assert all(f"no vertex has class {missing}," in line for line in lines)
+
+
+def test_lines_that_are_skipped_as_comments_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("#a,#b\n\n#b,#c\nd,#a\n#c,d\n")
+    (tmp_path / "n.csv").write_text("id\nd\n#a\n#c\n")
+    graph, said = imported(tmp_path / "e.csv", tmp_path / "n.csv")
+    assert graph.topology.num_edges == 2
+    [line] = [line for line in said if "comments" in line]
+    assert "e.csv: 2 lines above the rows skipped as comments, because they begin with # or %" in line
+    (tmp_path / "e.csv").write_text('"#a",#b\n#b,#c\n')
+    _, said = imported(tmp_path / "e.csv")
+    assert not [line for line in said if "comments" in line]
 
 
 def test_ids_of_two_columns_with_unknown_names_are_said_to_be_the_same(tmp_path: Path) -> None:
