@@ -221,7 +221,17 @@ def _check_contents(root: Path, paths: Sequence[Path]) -> None:
                 f"{name} looks like a table, but this format is not supported: write it as CSV (.csv or "
                 ".csv.gz) or Parquet (.parquet), or move it to another folder"
             )
-    check_partitions([path for path in paths if _is_table(root, path)], root)
+    tables = sorted(path for path in paths if _is_table(root, path))
+    check_partitions(tables, root)
+    by_stem: dict[Path, Path] = {}
+    for path in tables:
+        plain = path.with_suffix("") if path.suffix.lower() in _PACKED else path
+        other = by_stem.setdefault(plain.with_suffix(""), path)
+        if other != path:
+            raise DataError(
+                f"{escape_undecodable(str(other))} and {escape_undecodable(path.name)} seem to be copies of "
+                "one table, whose rows would be read twice: remove one of them, or rename it"
+            )
 
 
 def _may_be_table(path: Path) -> bool:

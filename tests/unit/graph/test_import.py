@@ -360,6 +360,11 @@ def test_files_without_ids_are_read_in_the_order_of_their_numbers(tmp_path: Path
             "type=likes/b.csv",
             "edges/type=likes/b.csv: the values of 'type' are only in the name of the folder",
         ),
+        (
+            "a.csv.gz",
+            "edges/a.csv and a.csv.gz seem to be copies of one table, whose rows would be read twice",
+        ),
+        ("a.parquet", "edges/a.csv and a.parquet seem to be copies of one table"),
         ("README.md", ""),
         ("a.csv.md5", ""),
         ("original.zip", ""),
