@@ -119,5 +119,5 @@ def test_blocks_of_a_third_party_without_weights_are_refused(monkeypatch: pytest
         return replace(block(*given, **named), edge_weights=None)
 
     monkeypatch.setattr(block_builder.BlockBuilder, "_block", bare)
-    with pytest.raises(ConfigError, match=r"its blocks have no edge weights, but small has"):
+    with pytest.raises(ConfigError, match=r"its blocks have no edge weights, but small does"):
         build_sampler(config, graph, everyone)
