@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -149,7 +150,7 @@ def assign_files(
 
     `tables` has the file names and patterns of each table in the schema, and their CSV dialect. `report`
     receives a line per folder with files that are not read. Raises DataError if a file belongs to no table or
-    to several, or a table has no file.
+    to several, or is listed twice, or a table has no file.
     """
     paths_by_table: dict[str, list[Path]] = {name: [] for name in tables}
     without_order = set()
@@ -174,6 +175,10 @@ def assign_files(
             without_order.add(owners[0])
     for name, paths in paths_by_table.items():
         check_partitions(paths)
+        if repeated := [path for path, count in Counter(map(Path.resolve, paths)).items() if count > 1]:
+            raise DataError(
+                f"{escape_undecodable(str(repeated[0]))} is listed twice in the input: list each file once"
+            )
         if not paths:
             raise DataError(
                 f"the input has no file for {name}: add {', '.join(tables[name][0])}, as listed in the schema"

@@ -395,6 +395,8 @@ def test_values_in_names_of_folders_are_refused_unless_the_files_have_them(tmp_p
     for files in ([tmp_path / "edges"], folders):
         assert "the values of 'type' are only in the name of the folder 'type=" in wrong(*files)[0]
     assert imported(folders[0], into=tmp_path / "out")[0].num_edges == 1
+    for files in ([folders[0], folders[0]], [folders[0], folders[0] / "p.parquet"]):
+        assert "p.parquet is listed twice in the input" in wrong(*files)[0]
     for number, part in enumerate(folders):
         table = pa.table({"src": [number], "dst": [number + 1], "type": [part.name[5:]]})
         parquet.write_table(table, part / "p.parquet")
