@@ -420,8 +420,10 @@ class Config(Section):
         without = self.sampler.is_full_graph or self.links.supervision > 0
         return self.links.exclude or ("none" if without else "both")
 
-    def _check_links(self) -> None:
-        """Reject settings that link prediction does not support, and link settings that have no effect."""
+    def _check_links(self, *, was_started: bool) -> None:
+        """Reject settings that link prediction does not support, and settings that have no effect, unless an
+        earlier version started the run.
+        """
         if not self.train.predicts_links:
             if not self.links.is_default:
                 names = sorted(self.links.model_fields_set) or ["split"]
@@ -434,6 +436,22 @@ class Config(Section):
             raise ValueError(
                 "train.objective_options has no effect with train.objective=links: use the links "
                 "settings instead, such as links.decoder=mlp"
+            )
+        if self.data.split and not was_started:
+            raise ValueError(
+                f"data.split={self.data.split} has no effect with train.objective=links: remove it, or set "
+                "links.split to the file of another link split"
+            )
+        metric, candidates = self.train.metric, self.links.candidates
+        if (
+            metric.startswith("hits@")
+            and candidates != "all"
+            and candidates < int(metric.removeprefix("hits@"))
+            and not was_started
+        ):
+            raise ValueError(
+                f"train.metric={metric} is always 1 with links.candidates={candidates}: set links.candidates "
+                "to a larger number, or choose another metric"
             )
         if self.sampler.is_full_graph and self.excluded_links != "none" and not self.links.supervision:
             raise ValueError(
@@ -499,7 +517,7 @@ class Config(Section):
             self._check_no_full_graph()
         with SAMPLERS.wrap_errors(self.sampler.kind, "check", passing=(ValueError,)):
             self.sampler.check(self.model.layers)
-        self._check_links()
+        self._check_links(was_started=info.context is LENIENT_CONTEXT)
         if (
             self.train.schedule_options
             and self.train.schedule is None

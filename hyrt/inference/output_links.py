@@ -42,7 +42,8 @@ def read_named_pairs(
     Delimiter, quotes, encoding and comments before the first row are inferred as in a dataset import. If the
     first line has two column names that dataset imports know, such as `source` and `target`, or the names of
     two vertex types that the run links, the ids are in these columns. Otherwise, they are in the first two
-    columns, and a first line without ids is a header, which is reported through `say`.
+    columns, and a first line without ids is a header, which is reported through `say`. Three columns of
+    integers without a header are refused.
 
     Returns [n, 2] vertices, and [n] pairs of ids as written in the file. Raises DataError with the line
     number if an id is unknown, or if a column is named after the vertex type at the other end.
@@ -71,6 +72,11 @@ def read_named_pairs(
         _check_header(path, rows[0][1], types)
         say(f"{path}: line {rows[0][0]} is read as column names ({', '.join(map(repr, rows[0][1]))})")
         rows = rows[1:]
+    elif rows and named_columns is None and all(_are_three_integers(row) for _, row in lines):
+        raise DataError(
+            f"--links {path} has three columns of integers without a header, so it is unknown which two are "
+            "the vertices: add a header with the names source and target, or remove the other column"
+        )
     pairs = np.empty((len(rows), 2), np.int64)
     for row_number, (line, row) in enumerate(rows):
         for end in (0, 1):
@@ -135,6 +141,10 @@ def _check_header(path: Path, row: list[str], types: tuple[str | None, str | Non
                 f"--links {path}: column {row[end]!r} would be read as the {_ENDS[end]}, which is of type "
                 f"{types[end]!r}: name the two columns {types[0]!r} and {types[1]!r}, or source and target"
             )
+
+
+def _are_three_integers(row: list[str]) -> bool:
+    return len(row) == 3 and all(_INTEGER.fullmatch(word.strip()) for word in row)
 
 
 def _is_header(row: list[str], types: tuple[str | None, str | None], graph: Graph) -> bool:

@@ -375,6 +375,11 @@ def parse_splits(text: str | None, config: Config, graph: Graph) -> list[int]:
     """
     if text is None:
         return [config.data.split]
+    if config.train.predicts_links:
+        raise ConfigError(
+            f"--splits {text} has no effect with train.objective=links: use --seeds, which also vary the "
+            "split of the links"
+        )
     if config.data.split:
         raise ConfigError(
             f"--splits {text} cannot be combined with data.split={config.data.split}: remove data.split"

@@ -155,6 +155,13 @@ def test_splits_and_the_one_split_of_the_settings(tmp_path: Path) -> None:
         _error(*words, "--splits", "0", "data.split=2")
         == "--splits 0 cannot be combined with data.split=2: remove data.split"
     )
+    links = [*words, "train.objective=links"]
+    assert _error(*links, "--splits", "all").startswith(
+        "--splits all has no effect with train.objective=links"
+    )
+    assert "data.split=1 has no effect with train.objective=links" in _error(*links, "data.split=1")
+    few = [*links, "links.candidates=48", "train.metric=hits@50"]
+    assert "train.metric=hits@50 is always 1 with links.candidates=48: set" in _error(*few)
     last = 2**63 - 1
     assert _error(*words, "--seeds", "2", f"seed={last}") == (
         f"--seeds 2 with seed={last} would exceed the largest seed, {last}: lower seed"

@@ -201,3 +201,19 @@ def test_numbers_of_pairs_are_read_as_an_import_reads_them(
         file.write_text(f"src,dst\n{name},{ids[0]}\n")
         with pytest.raises(DataError, match=r"in line 2 \(source column\) is not a vertex id"):
             read_named_pairs(file, graph)
+
+
+@pytest.mark.parametrize("rows", ["5,1,2\n6,2,3\n", "1 2 1\n2 3 0\n"])
+def test_three_columns_of_integers_need_a_header(tmp_path: Path, rows: str) -> None:
+    settings = {"train": {"objective": "links"}, "links": {"candidates": 3}}
+    graph = link_graph(build_config(settings), hyrt.load("synthetic:tiny"))
+    file = tmp_path / "p.csv"
+    file.write_text(rows)
+    with pytest.raises(DataError, match=r"three columns of integers without a header.*: add a header with"):
+        read_named_pairs(file, graph)
+    separator = "," if "," in rows else " "
+    file.write_text(separator.join(["number", "source", "target"]) + "\n" + rows)
+    expected = [[int(word) for word in row.replace(",", " ").split()[1:]] for row in rows.splitlines()]
+    assert read_named_pairs(file, graph)[0].tolist() == expected
+    file.write_text(rows.replace("\n", ".5\n"))
+    assert len(read_named_pairs(file, graph)[0]) == 2
