@@ -113,12 +113,15 @@ def conform(
     return replace(graph.with_features(features), scalings=made.scalings)
 
 
-def find_embedding_rows(graph: Graph, schema: RunSchema) -> dict[int, NDArray[np.int64]]:
+def find_embedding_rows(
+    graph: Graph, schema: RunSchema, *, has_run_edges: bool = False
+) -> dict[int, NDArray[np.int64]]:
     """Return the learned row index of each vertex, as an array per index of a type without features.
 
-    Vertices are matched by id, or by number if they have no ids. If neither the run nor the graph has ids,
-    the vertices are assumed to be the training vertices in the same order. Raises DataError for a vertex that
-    was not in the training graph.
+    Vertices are matched by id, or by original number if they have no ids. If neither the run nor the graph
+    has ids or was reordered, the vertices are assumed to be the training vertices in the same order.
+    `has_run_edges` says that the edges are those of the training, and thus the order of the vertices, which
+    earlier versions did not store. Raises DataError for a vertex that was not in the training graph.
     """
     found: dict[int, NDArray[np.int64]] = {}
     if graph.types is None:
@@ -128,7 +131,8 @@ def find_embedding_rows(graph: Graph, schema: RunSchema) -> dict[int, NDArray[np
             continue
         count = graph.types.count(name)
         ids, known = read_type_ids(graph, name), table.ids
-        if ids is None and known is None:
+        is_in_run_order = known is None and has_run_edges and not graph.names.has_ids
+        if (ids is None and known is None) or is_in_run_order:
             if count != table.count:
                 raise DataError(
                     f"{graph.name} has {count:,} vertices of type {name!r}, which has no features, but the "

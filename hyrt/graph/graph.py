@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -24,6 +24,16 @@ from hyrt.runtime.workers import current_workers
 
 SPLITS = ("train", "val", "test")
 _PIECE = 1 << 20
+
+
+def _find_checksum(*arrays: NDArray[Any]) -> int:
+    """Return the CRC-32 of arrays, which does not depend on integer dtypes."""
+    found = 0
+    for array in arrays:
+        wide = np.int64 if array.dtype.kind in "iu" else array.dtype
+        for start in range(0, len(array), _PIECE):
+            found = zlib.crc32(np.ascontiguousarray(array[start : start + _PIECE], wide).tobytes(), found)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,12 +90,7 @@ class VertexTable:
         It does not depend on the storage (file, folder or partition) or on integer dtypes. Features are not
         included, because a rank has only part of the rows.
         """
-        found = 0
-        for array in (self.labels, self.masks["train"]):
-            wide = np.int64 if array.dtype.kind in "iu" else array.dtype
-            for start in range(0, len(array), _PIECE):
-                found = zlib.crc32(np.ascontiguousarray(array[start : start + _PIECE], wide).tobytes(), found)
-        return found
+        return _find_checksum(self.labels, self.masks["train"])
 
     @property
     def num_splits(self) -> int:
@@ -249,6 +254,46 @@ class Graph:
         return Fingerprint(self.vertices.checksum ^ (0 if split is None else split.checksum), edges)
 
     @cached_property
+    def positions(self) -> NDArray[Any] | None:
+        """Current index of each original vertex, [V] integers; None if the vertices were not reordered.
+
+        In a heterogeneous graph, the original numbers count from the first vertex of each type, so they do
+        not depend on the order in which the dataset has the types.
+        """
+        if self.types is None or self.vertices.vertex_ids is None:
+            return self.vertices.positions
+        ids = self.vertices.vertex_ids.copy()
+        for low, high in map(self.types.interval, self.types.vertex_types):
+            if low == high:
+                continue
+            first = ids[low:high].min()
+            if ids[low:high].max() - first != high - low - 1:
+                # Original numbers of different types are mixed.
+                return self.vertices.positions
+            ids[low:high] -= first - low
+        positions = np.empty_like(ids)
+        positions[ids] = np.arange(len(ids), dtype=ids.dtype)
+        return positions
+
+    def describe_vertices(self, column: int) -> dict[str, Any]:
+        """Return the number of vertices (`count`), the packed bits of the training vertices (`train`), and
+        checksums of the labels and of the other masks, all independent of the order of the vertices.
+
+        `column` is the split.
+        """
+
+        def sort(array: NDArray[Any]) -> NDArray[Any]:
+            return array if self.positions is None else array[self.positions]
+
+        train = sort(self.masks["train"])
+        return {
+            "count": len(train),
+            "train": np.packbits(train if train.ndim == 1 else train[:, column]),
+            "labels": _find_checksum(sort(self.labels)),
+            "held_out": _find_checksum(sort(self.masks["val"]), sort(self.masks["test"])),
+        }
+
+    @cached_property
     def row_sums(self) -> NDArray[np.float64]:
         """Weighted sum and weighted absolute sum of a few feature rows per vertex type, [n, 2] float64.
 
@@ -263,6 +308,12 @@ class Graph:
             if table is not None
         ]
         return np.concatenate([np.empty((0, 2)), *tables])
+
+    def has_row_sums(self, saved: Sequence[Sequence[float]]) -> bool:
+        """Return whether the row sums equal those of a checkpoint up to rounding."""
+        mine, other = self.row_sums, np.array(saved)
+        # Normalization may add in a different order.
+        return mine.shape == other.shape and bool(np.all(np.abs(mine - other) <= 1e-5 * other[:, 1:]))
 
     def _sums_of(self, table: RowSource, count: int) -> NDArray[np.float64]:
         num_compared = min(_NUM_COMPARED, count)

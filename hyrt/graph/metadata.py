@@ -269,6 +269,12 @@ class DataNames:
         with read_rows(self.files, IDS) as rows:
             yield rows
 
+    @property
+    def has_ids(self) -> bool:
+        """Whether the dataset has vertex ids."""
+        with self.read_ids() as rows:
+            return rows is not None
+
 
 NO_NAMES = DataNames()
 

@@ -188,20 +188,23 @@ def _table_schema(graph: Graph, name: str, rows: RowSource | None) -> TableSchem
 def read_type_ids(graph: Graph, vertex_type: str) -> tuple[str, ...] | None:
     """Return the ids of a type's vertices in the graph's order; None if the dataset has no ids.
 
-    Raises DataError if ids are duplicated or their number is wrong.
+    A reordered dataset without ids has the original numbers within the type as ids. Raises DataError if ids
+    are duplicated or their number is wrong.
     """
     assert graph.types is not None
+    low, high = graph.types.interval(vertex_type)
+    order = graph.vertices.vertex_ids
     with graph.names.read_ids() as rows:
         if rows is None:
-            return None
+            if order is None or low == high:
+                return None
+            return tuple(map(str, (order[low:high] - order[low:high].min()).tolist()))
         found = [row[-1] for row in rows if row[0] == vertex_type]
-    low, high = graph.types.interval(vertex_type)
     if len(set(found)) != high - low or len(found) != high - low:
         raise DataError(
             f"{graph.name} has {len(set(found)):,} ids for {high - low:,} vertices of type {vertex_type!r}: "
             "write the dataset again"
         )
-    order = graph.vertices.vertex_ids
     if order is None or low == high:
         return tuple(found)
     numbers = order[low:high]

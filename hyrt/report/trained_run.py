@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,12 @@ from safetensors.torch import save_file
 
 from hyrt.config import Config, build_config
 from hyrt.config.load import change_config, parse_settings
-from hyrt.errors import CheckpointError, ConfigError, HyrtError, UnsupportedModelError, join_names
+from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError, UnsupportedModelError, join_names
 from hyrt.formatting import pluralize
 from hyrt.graph import open_graph
 from hyrt.graph.conform import conform, find_embedding_rows
 from hyrt.graph.graph import Graph
-from hyrt.graph.links.build_split import read_run_links
-from hyrt.graph.links.edges import mark_edge_pairs
+from hyrt.graph.links.link_split import LinkSplit
 from hyrt.graph.run_schema import RunSchema, build_run_schema
 from hyrt.inference.evaluate import score_vertices
 from hyrt.inference.output_rows import NotFiniteRows, select_vertices
@@ -36,7 +35,16 @@ from hyrt.report import plain_features, plain_gnn, plain_hetero_gnn
 from hyrt.report.run_folder import RunFolder
 from hyrt.runtime.files import atomic_output
 from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_checkpoint, load_newest_checkpoint
-from hyrt.training.open_graph import LINKS, apply_feature_dtype, link_graph, opened_graph, unsplit_links
+from hyrt.training.open_graph import (
+    LINKS,
+    apply_feature_dtype,
+    find_run_split,
+    link_graph,
+    number_by_ids,
+    opened_graph,
+    unsplit_links,
+    warn_of_training_links,
+)
 from hyrt.training.setup import assign_threads, build_model, evaluation_workers
 
 
@@ -50,7 +58,12 @@ class TrainedRun:
     metrics: Mapping[str, Mapping[str, float]]
     """Metrics of the best evaluation, keyed by split; empty if the run was never evaluated."""
     graph: Graph
-    """Dataset of the run, or other data in the schema of the run."""
+    """Dataset of the run, or other data in the schema of the run.
+
+    If the dataset was reordered (`hyrt data convert --order`), its arrays and splits are in the new order,
+    but `scores` takes and returns vertices in the original order: vertex `v` of the graph has the original
+    number `graph.vertices.vertex_ids[v]`. Otherwise, `vertex_ids` is None.
+    """
     weights: str
     """Description of where the weights come from."""
     schema: RunSchema
@@ -64,7 +77,10 @@ class TrainedRun:
         Parameters
         ----------
         vertices
-            Vertex ids of the dataset; `all`, `train`, `val` or `test`; or the path of a .npy file with ids.
+            Original vertex numbers of the dataset; `all`, `train`, `val` or `test`; or the path of a .npy
+            file with numbers.
+            In a reordered dataset, vertices `v` of `graph` have the original numbers
+            `graph.vertices.vertex_ids[v]`.
 
         Returns
         -------
@@ -158,7 +174,19 @@ def open_trained_run(
             graph = conform(graph, schema, warn, uses_labels=labels_count)
         if config.train.predicts_links:
             file = run / LINKS
-            split = file if has_run_dataset or _has_split(config, graph, loaded, file) else None
+            # Vertices of the run are matched by index, by original number, and by id.
+            positions = graph.positions
+            numberings: list[NDArray[Any] | None] = [None] if positions is None else [None, positions]
+            split: Path | LinkSplit | None = None
+            # A damaged file of the run's dataset causes an error with a remedy later.
+            with suppress(DataError) if has_run_dataset else nullcontext():
+                split = find_run_split(config, graph, loaded, file, numberings)
+            if split is None and has_run_dataset:
+                split = file
+            elif split is None:
+                by_id = number_by_ids(graph, settings, loaded, file)
+                split = find_run_split(config, graph, loaded, file, by_id)
+                numberings += by_id
             if split is None and (is_graph or not labels_count):
                 graph = unsplit_links(config, graph)
             else:
@@ -166,11 +194,17 @@ def open_trained_run(
                 if split is None and graph.links is not None:
                     for text in graph.links.split.warnings:
                         warn(text)
+                    warn_of_training_links(graph, file, numberings, warn)
         if schema is not None or not is_graph:
             graph = apply_feature_dtype(config, graph, schema)
-    changes = graph.fingerprint.find_changes(loaded.state) if has_run_data else []
+    changes = _find_changes(graph, config, loaded) if has_run_data else []
     if changes:
-        descriptions = {"labels": "other labels or splits", "edges": "other edges"}
+        descriptions = {
+            "labels": "other labels or splits",
+            "edges": "other edges",
+            "held_out": "other validation or test vertices",
+            "features": "other features",
+        }
         warn(
             f"{graph.name} has {join_names([descriptions[each] for each in changes])} than when {run} was "
             "trained on it. The results are for the current dataset; to use the previous one, specify it "
@@ -180,7 +214,18 @@ def open_trained_run(
         schema = build_run_schema(graph)
         # Class names of other data may differ.
         schema = schema if has_run_dataset else replace(schema, classes=None)
-    for number, rows in find_embedding_rows(graph, schema).items():
+    edges = graph.fingerprint.edges
+    has_run_edges = edges is not None and edges == loaded.state.get("edges")
+    saved = loaded.state.get("vertices")
+    column = config.data.split
+    if labels_count and saved is not None and graph.links is None and column < graph.num_splits:
+        is_same = saved["count"] == graph.num_vertices and (
+            has_run_dataset or has_run_edges or graph.describe_vertices(column)["labels"] == saved["labels"]
+        )
+        by_id = [graph.positions] if is_same else number_by_ids(graph, settings, loaded, run / LINKS)
+        for numbering in by_id:
+            _warn_of_training_vertices(graph, column, loaded, numbering, warn)
+    for number, rows in find_embedding_rows(graph, schema, has_run_edges=has_run_edges).items():
         key = f"input.learned.{number}.values"
         if key in weights and not np.array_equal(rows, np.arange(len(weights[key]))):
             weights = weights | {key: weights[key][torch.from_numpy(rows)]}
@@ -248,20 +293,41 @@ def _check_scaling(
     )
 
 
-def _has_split(config: Config, graph: Graph, checkpoint: Checkpoint, file: Path) -> bool:
-    """Return whether a graph is the one to which a run's link split in `file` belongs."""
-    if not file.is_file() or "graph" not in checkpoint.state:
-        return False
-    split = read_run_links(file, graph.vertices.positions, graph.num_vertices)
-    if split is None or graph.fingerprint_with(split).find_changes(checkpoint.state):
-        return False
-    if checkpoint.state.get("edges") is not None:
-        return True
-    # Earlier versions did not store the checksum of the edges.
-    links = unsplit_links(config, graph).links
-    assert links is not None
-    pairs = np.concatenate([split.train, *(part.links for part in split.held_out.values())])
-    return bool(mark_edge_pairs(links.known_edges, pairs).all())
+def _find_changes(graph: Graph, config: Config, checkpoint: Checkpoint) -> list[str]:
+    """Return which of `labels`, `edges`, `held_out` and `features` have changed since the training."""
+    state = checkpoint.state
+    changes = graph.fingerprint.find_changes(state)
+    vertices, sums = state.get("vertices"), state.get("row_sums")
+    if vertices is not None and graph.links is None and not changes:
+        found = graph.describe_vertices(config.data.split)["held_out"]
+        changes += ["held_out"] * (found != vertices["held_out"])
+    if sums is not None and state.get("schema") is not None and not graph.has_row_sums(sums):
+        changes.append("features")
+    return changes
+
+
+def _warn_of_training_vertices(
+    graph: Graph,
+    column: int,
+    checkpoint: Checkpoint,
+    numbering: NDArray[Any] | None,
+    warn: Callable[[str], None],
+) -> None:
+    """Warn if validation or test vertices of a graph were training vertices of the run.
+
+    `numbering` is the current index of each original vertex of the run, or -1 if the graph lacks it.
+    """
+    saved = checkpoint.state["vertices"]
+    trained = np.flatnonzero(np.unpackbits(saved["train"].numpy(), count=saved["count"]))
+    trained = trained if numbering is None else numbering[trained]
+    for name, word in (("val", "validation"), ("test", "test")):
+        vertices = graph.split(name, column)
+        count = int(np.isin(vertices, trained).sum())
+        if count:
+            warn(
+                f"{graph.name}: {count:,} of {len(vertices):,} {word} vertices were training vertices of "
+                f"this run, so the {word} metrics are too good: use the split and the weights of the same run"
+            )
 
 
 _KINDS = ("gat", "gcn", "gin", "graphsage")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import torch
 from hyrt_perfmodel.policy import STAGES, Assignment
 from numpy.typing import NDArray
 
@@ -256,6 +257,10 @@ class EpochEnd:
             "config": to_yaml(parts.config),
             **parts.graph.fingerprint.to_state(),
             "schema": parts.schema.to_dict(),
+            "vertices": {
+                name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+                for name, value in parts.graph.describe_vertices(parts.config.data.split).items()
+            },
             # If there are several processes, each process has only a part of the rows.
             "row_sums": None if parts.shared.part.num_processes > 1 else parts.graph.row_sums.tolist(),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,23 @@ from numpy.typing import NDArray
 
 from hyrt.config import Config
 from hyrt.config.compatibility import SETTINGS, check_compatibility, list_graph_features, setting_component
-from hyrt.errors import ConfigError, DataError, join_names
+from hyrt.errors import ConfigError, DataError, HyrtError, join_names
 from hyrt.graph import Graph, open_graph
-from hyrt.graph.links.build_split import check_pairs, random_link_split, read_links
+from hyrt.graph.links.build_split import (
+    check_pairs,
+    random_link_split,
+    read_links,
+    read_run_links,
+    read_run_training_links,
+)
 from hyrt.graph.links.edges import (
     TimedEdges,
     add_links,
     convert_times,
+    encode_pairs,
     is_known_time,
+    list_links,
+    mark_edge_pairs,
     mark_edges,
     order_edge_times,
     remove_links,
@@ -37,17 +47,19 @@ from hyrt.graph.topology import Topology
 from hyrt.runtime.files import ARCHIVE_ERRORS
 from hyrt.runtime.hardware import available_cores
 from hyrt.runtime.workers import Workers, use_workers
+from hyrt.training.checkpoint import Checkpoint
 
 LINKS = "links.npz"
 """File name of the link split in a run folder."""
 
 
-def link_graph(config: Config, graph: Graph, split_file: Path | None = None) -> Graph:
+def link_graph(config: Config, graph: Graph, run_split: Path | LinkSplit | None = None) -> Graph:
     """Return the graph without the held-out edges, and with the links to predict.
 
-    `links` in the settings defines the split; `split_file` is the run's saved split, if any. A graph that is
-    already split is returned unchanged. Raises ConfigError if the relation is unknown or the graph has no
-    relations, and DataError if the links cannot be split as configured or a configured file is invalid.
+    `links` in the settings defines the split; `run_split` is the run's split or its file, if any. A graph
+    that is already split is returned unchanged. Raises ConfigError if the relation is unknown or the graph
+    has no relations, and DataError if the links cannot be split as configured or a configured file is
+    invalid.
     """
     if graph.links is not None:
         return graph
@@ -64,7 +76,9 @@ def link_graph(config: Config, graph: Graph, split_file: Path | None = None) -> 
     if not known.num_edges:
         edges_text = "edges" if relation is None else f"edges from {' to '.join(ends.names or ())}"
         raise DataError(f"{graph.name} has no {edges_text} to predict: remove train.objective=links")
-    split = _split(config, graph, known, ends, relation, split_file)
+    split = run_split
+    if not isinstance(split, LinkSplit):
+        split = _split(config, graph, known, ends, relation, split)
     # A file may contain links that are not edges of the graph.
     known = add_links(known, split.train, *(part.links for part in split.held_out.values()))
     trained = remove_links(known, *(part.links for part in split.held_out.values()))
@@ -133,8 +147,8 @@ def _split(
                 raise
             raise DataError(
                 f"the held-out links of the run do not fit {graph.name}, which has changed since the "
-                f"training, or their file is damaged ({error}): restore the dataset or the file, or specify "
-                "another dataset with --data"
+                f"training or has another vertex order, or their file is damaged ({error}): restore the "
+                "dataset or the file, or specify another dataset with --data"
             ) from error
     times = _times(settings.times, graph, known, ends, relation) if settings.split == "time" else None
     return random_link_split(
@@ -239,4 +253,92 @@ def apply_feature_dtype(config: Config, graph: Graph, schema: RunSchema | None =
     with Workers(available_cores(), "rounding") as workers, use_workers(workers):
         return quantize_graph(
             graph, data.feature_dtype, config.seed if data.rounding == "stochastic" else None, scales
+        )
+
+
+def number_by_ids(graph: Graph, settings: Config, checkpoint: Checkpoint, links: Path) -> list[NDArray[Any]]:
+    """Return the current index of each original vertex of the run, or -1 if the graph has no such id.
+
+    The list is empty if there are no ids, or the dataset of the run is missing or has changed.
+    """
+    if not graph.names.has_ids:
+        return []
+    try:
+        run_graph = opened_graph(settings, None, links)
+    except HyrtError:
+        return []
+    with run_graph.names.read_ids() as rows:
+        names = [tuple(row) for row in rows or ()]
+    if not names or run_graph.fingerprint.find_changes(checkpoint.state):
+        return []
+    with graph.names.read_ids() as rows:
+        numbers = {tuple(row): number for number, row in enumerate(rows or ())}
+    found = np.array([numbers.get(name, -1) for name in names], np.int64)
+    positions = graph.vertices.positions
+    return [found if positions is None else np.where(found < 0, -1, positions[found])]
+
+
+def find_run_split(
+    config: Config,
+    graph: Graph,
+    checkpoint: Checkpoint,
+    file: Path,
+    numberings: Sequence[NDArray[Any] | None],
+) -> LinkSplit | None:
+    """Return the run's link split with the vertices of a graph, if it has the edges of the run.
+
+    `numberings` are the possible arguments `positions` of `read_run_links`.
+    """
+    if not file.is_file():
+        return None
+    for numbering in numberings:
+        split = read_run_links(file, numbering, graph.num_vertices)
+        if split is not None and _has_split(config, graph, checkpoint, split):
+            return split
+    return None
+
+
+def _has_split(config: Config, graph: Graph, checkpoint: Checkpoint, split: LinkSplit) -> bool:
+    """Return whether a run's link split is one of a graph, by checksum or because both have equal links."""
+    is_same = not graph.fingerprint_with(split).find_changes(checkpoint.state)
+    if is_same and None not in (checkpoint.state.get("graph"), checkpoint.state.get("edges")):
+        return True
+    links = unsplit_links(config, graph).links
+    assert links is not None
+    pairs = np.concatenate([split.train, *(part.links for part in split.held_out.values())])
+    if not mark_edge_pairs(links.known_edges, pairs).all():
+        return False
+    # Earlier versions did not store the checksum of the edges.
+    if is_same and checkpoint.state.get("graph") is not None:
+        return True
+    vertices = checkpoint.state.get("vertices")
+    if vertices is None or vertices["count"] != graph.num_vertices:
+        return False
+    known = encode_pairs(graph.topology, list_links(links.known_edges)[0], undirected=True)
+    return bool(np.isin(known, encode_pairs(graph.topology, pairs, undirected=True)).all())
+
+
+# A smaller share of equal links, or four times the share expected by chance, means another graph.
+_MIN_SHARE = 0.01
+
+
+def warn_of_training_links(
+    graph: Graph, file: Path, numberings: Sequence[NDArray[Any] | None], warn: Callable[[str], None]
+) -> None:
+    """Warn if held-out links of a new split were training links of the run."""
+    assert graph.links is not None
+    if not file.is_file() or not graph.links.held_out:
+        return
+    held_out = encode_pairs(graph.topology, np.concatenate(graph.links.held_out), undirected=True)
+    most = 0
+    for numbering in numberings:
+        trained = read_run_training_links(file, numbering, graph.num_vertices)
+        codes = encode_pairs(graph.topology, trained, undirected=True)
+        most = max(most, int(np.isin(held_out, codes).sum()))
+    chance = 4 * graph.links.known_edges.num_edges / max(1, graph.links.ends.num_pairs)
+    if most > min(0.5, _MIN_SHARE + chance) * len(held_out):
+        warn(
+            f"{graph.name} has other edges than the dataset of the run, so its links were split again, and "
+            f"{most:,} of {len(held_out):,} held-out links were training links of the run, so the metrics "
+            "are too good: evaluate on the dataset of the run, or on links that it did not have"
         )

@@ -313,17 +313,43 @@ def check_pairs(
 
 
 def read_run_links(path: Path, positions: NDArray[Any] | None, num_vertices: int) -> LinkSplit | None:
-    """Return the split of a run's file with current vertex ids; None if the graph lacks a vertex."""
+    """Return the split of a run's file with current vertex ids; None if the graph lacks a vertex.
+
+    `positions` maps the vertex ids in the file to current ids, or to -1 if the graph lacks the vertex.
+    """
     arrays = _read(path)
     pairs = {key: arrays[key] for key in _KEYS if key in arrays}
-    if any(part.max(initial=0) >= num_vertices for part in pairs.values()):
+    limit = num_vertices if positions is None else len(positions)
+    if any(part.max(initial=0) >= limit for part in pairs.values()):
         return None
-    if positions is not None and _HAS_ORIGINAL_IDS in arrays:
+    if positions is not None:
         pairs = {key: positions[part] for key, part in pairs.items()}
+    if any(part.min(initial=0) < 0 for part in pairs.values()):
+        return None
     held_out: dict[str, HeldOut] = {
         name: HeldOut(pairs[name], pairs[f"{name}_neg"]) for name in ("val", "test") if name in pairs
     }
-    return LinkSplit(pairs["train"], held_out, pairs.get("train_neg"))
+    silent = arrays.get("without_messages")
+    return LinkSplit(
+        pairs["train"],
+        held_out,
+        pairs.get("train_neg"),
+        without_messages=silent is not None and bool(silent.all()),
+    )
+
+
+def read_run_training_links(
+    path: Path, positions: NDArray[Any] | None, num_vertices: int
+) -> NDArray[np.int64]:
+    """Return the training links [n, 2] of a run's file between vertices that the graph has.
+
+    `positions` is as for `read_run_links`.
+    """
+    pairs = np.asarray(_read(path)["train"], np.int64)
+    limit = num_vertices if positions is None else len(positions)
+    pairs = pairs[(pairs < limit).all(axis=1)]
+    pairs = pairs if positions is None else positions[pairs].astype(np.int64)
+    return pairs[(pairs >= 0).all(axis=1)]
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from in_process import run_here
 import hyrt
 from hyrt.errors import CheckpointError, DataError, RunWarning
 from hyrt.graph.conform import ScaledRows
+from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.schema import SPARSE_KEYS
 from hyrt.graph.graph import Graph
 from hyrt.graph.hetero.dataset import build_hetero_graph, get_edge_lists
@@ -32,7 +34,7 @@ from hyrt.graph.run_schema import RunSchema, build_run_schema
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.aggregate import aggregate
-from hyrt.report.trained_run import TrainedRun, write_export
+from hyrt.report.trained_run import TrainedRun, open_trained_run, write_export
 from hyrt.training.checkpoint import load_checkpoint, load_newest_checkpoint, save_checkpoint
 
 V, F = 120, 5
@@ -548,6 +550,28 @@ def test_learned_rows_belong_to_ids(tmp_path: Path) -> None:
         hyrt.load_run(tmp_path / "run", graph=other)
 
 
+def test_learned_rows_belong_to_original_numbers(tmp_path: Path) -> None:
+    """A model of a plain dataset scores it in another order, and the other way round, as exported too."""
+    graph = shop(["customer", "good", "shop"])
+    hyrt.save(graph, tmp_path / "plain")
+    convert(Conversion(str(tmp_path / "plain"), tmp_path / "ordered", order="degree"), lambda text: None)
+    numbers = hyrt.load(tmp_path / "ordered").vertices.vertex_ids
+    assert numbers is not None
+    assert (numbers[50:] != np.arange(50, 56)).any()
+    for own, other in itertools.permutations(["plain", "ordered"]):
+        wanted = train(tmp_path / own, tmp_path / f"run {own}", model={"kind": "rgcn", "hidden": 8}).scores()
+        run = hyrt.load_run(tmp_path / f"run {own}", graph=tmp_path / other)
+        np.testing.assert_allclose(run.scores(), wanted, atol=1e-5)
+        rows = run.model.state_dict()["input.learned.2.values"]
+        saved = hyrt.load_run(tmp_path / f"run {own}", graph=tmp_path / own).model.state_dict()
+        place = numbers[50:] - 50 if own == "plain" else np.argsort(numbers[50:])
+        assert torch.equal(rows, saved["input.learned.2.values"][torch.from_numpy(place).long()])
+    # Earlier versions stored no numbers of a reordered dataset, whose rows are in its order.
+    older(tmp_path / "run ordered", ids=None)
+    again = hyrt.load_run(tmp_path / "run ordered", graph=tmp_path / "ordered").model.state_dict()
+    assert torch.equal(again["input.learned.2.values"], rows[torch.from_numpy(numbers[50:] - 50).long()])
+
+
 def test_links_of_other_data_all_carry_messages(tmp_path: Path) -> None:
     data = write(ARRAYS, tmp_path / "a")
     objective = {"objective": "links", "epochs": 1}
@@ -566,12 +590,134 @@ def test_links_of_other_data_all_carry_messages(tmp_path: Path) -> None:
     assert found.shape == (1, wanted.shape[1])
 
 
-def older(folder: Path) -> None:
-    """The checkpoints of a run as versions wrote them that kept no schema."""
+def test_training_vertices_in_other_splits_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A warning counts training vertices of the run among test vertices, in any storage and order."""
+    part = np.random.default_rng(3).integers(0, 3, (V, 2))
+    masks = {f"{name}_mask": part == number for number, name in enumerate(("train", "val", "test"))}
+    data = write(ARRAYS | masks, tmp_path / "a")
+    words = ("balance.predict=false", "train.epochs=1", "--name", "r", "--quiet")
+    run_here("run", "--data", data, *words, cwd=tmp_path)
+    write(ARRAYS | {key: mask[:, 1] for key, mask in masks.items()}, tmp_path / "second")
+    convert(Conversion(str(tmp_path / "second"), tmp_path / "ordered", order="degree"), lambda text: None)
+    counts = {n: int(((part[:, 0] == 0) & (part[:, 1] == n)).sum()) for n in (1, 2)}
+    texts = [
+        f"{counts[n]} of {(part[:, 1] == n).sum()} {word} vertices were training vertices of this run"
+        for n, word in ((1, "validation"), (2, "test"))
+    ]
+    folder = tmp_path / "runs" / "r"
+    for words in (("--split", "1"), ("--data", "second"), ("--data", "ordered"), ()):
+        capsys.readouterr()
+        run_here("eval", folder, *words, cwd=tmp_path)
+        shown = capsys.readouterr().err
+        assert [text in shown for text in texts] == [bool(words)] * 2, words
+    # Vertices of another graph with the same numbers are others.
+    other = {"labels": (ARRAYS["labels"] + 1) % 3, "indptr": ARRAYS["indptr"].clip(0, 20)}
+    write(ARRAYS | masks | other | {"indices": ARRAYS["indices"][:20]}, tmp_path / "other")
+    run_here("eval", folder, "--data", "other", "--split", "1", cwd=tmp_path)
+    assert "training vertices of this run" not in capsys.readouterr().err
+
+
+def test_changes_of_the_dataset_of_a_run_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Features and masks that were changed in place cause a warning, also for a resumed run."""
+    data = write(ARRAYS, tmp_path / "a")
+    words = ("balance.predict=false", "train.epochs=1", "--name", "r", "--quiet")
+    run_here("run", "--data", data, *words, cwd=tmp_path)
+    folder = tmp_path / "runs" / "r"
+    for keys, text in (
+        ((), ""),
+        (("features",), "a has other features than when"),
+        (("val_mask", "test_mask"), "a has other validation or test vertices than when"),
+    ):
+        for key in keys:
+            new = (
+                ARRAYS[key][::-1]
+                if key == "features"
+                else ARRAYS["val_mask" if key[0] == "t" else "test_mask"]
+            )
+            np.save(data / f"{key}.npy", np.ascontiguousarray(new))
+        capsys.readouterr()
+        run_here("eval", folder, cwd=tmp_path)
+        run_here("infer", folder, "-o", "x.npy", "--force", cwd=tmp_path)
+        shown = capsys.readouterr().err
+        assert shown.count("warning") == (2 if keys else 0)
+        assert shown.count(text) == 2 or not keys
+        if text:
+            with pytest.warns(RunWarning, match=text):
+                hyrt.load_run(folder)
+        if keys == ("val_mask", "test_mask"):
+            run_here("run", "--resume", folder, "train.epochs=2", "--quiet", cwd=tmp_path)
+            assert "other validation or test vertices" in "".join(capsys.readouterr())
+        for key in keys:
+            np.save(data / f"{key}.npy", ARRAYS[key])
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_held_out_links_belong_to_vertices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, symmetric: bool
+) -> None:
+    """The dataset of a run in another order has its held-out links; other edges are split again."""
+    arrays = arrays_of(random_graph(V, features=F, symmetric=symmetric))
+    data = write(arrays, tmp_path / "a")
+    ids = [[f"v{i}"] for i in range(V)]
+    write_names(data / "ids.csv", ["id"], ids)
+    words = ("balance.predict=false", "train.objective=links", "train.epochs=3", "--name", "r", "--quiet")
+    run_here("run", "--data", data, *words, cwd=tmp_path)
+    folder = tmp_path / "runs" / "r"
+    wanted = hyrt.load_run(folder)
+    auc = wanted.metrics["test"]["roc_auc"]
+    convert(Conversion(str(data), tmp_path / "ordered", order="degree"), lambda text: None)
+    # An import of the same tables with rows in another order, which has ids but no original numbers.
+    shuffled = hyrt.load(tmp_path / "ordered")
+    numbers = shuffled.vertices.vertex_ids
+    assert numbers is not None
+    again = write(arrays_of(shuffled), tmp_path / "again")
+    np.save(again / "features.npy", arrays["features"][numbers])
+    write_names(again / "ids.csv", ["id"], [ids[number] for number in numbers])
+    for other in (tmp_path / "ordered", again):
+        capsys.readouterr()
+        run_here("eval", folder, "--data", other, "--json", cwd=tmp_path)
+        shown = capsys.readouterr()
+        assert json.loads(shown.out)["metrics"]["test"]["roc_auc"] == pytest.approx(auc, abs=1e-6)
+        assert "training links of the run" not in shown.err
+        run = hyrt.load_run(folder, graph=other)
+        scores = run.scores() if other is not again else run.scores()[np.argsort(numbers)]
+        np.testing.assert_allclose(scores, wanted.scores(), rtol=1e-4, atol=1e-2)
+    # One edge less.
+    stored = {path.stem: np.load(path) for path in again.glob("*.npy")}
+    stored["indptr"] = np.minimum(stored["indptr"], len(stored["indices"]) - 1)
+    less = write(stored | {"indices": stored["indices"][:-1]}, tmp_path / "less")
+    shutil.copy(again / "ids.csv", less)
+    run_here("eval", folder, "--data", less, cwd=tmp_path)
+    shown = capsys.readouterr().err
+    new = open_trained_run(folder, [f"data.source={less}"], "best").graph.links
+    old = wanted.graph.links
+    assert new is not None
+    assert old is not None
+
+    def pairs(links: list[np.ndarray]) -> list[tuple[int, ...]]:
+        rows = np.concatenate(links).tolist()
+        return [tuple(sorted(row)) for row in rows] if symmetric else [tuple(row) for row in rows]
+
+    trained = set(pairs([old.split.train]))
+    held_out = pairs([numbers[part] for part in new.held_out])
+    known = {(a, b) for pair in trained for a, b in (pair, pair[::-1])}
+    count = sum(pair in known for pair in held_out)
+    assert f"{count:,} of {len(held_out):,} held-out links were training links of the run" in shown
+
+
+def older(folder: Path, **entries: Any) -> None:
+    """The checkpoints of a run as versions wrote them that kept no schema, or other entries of tables."""
     for path in list((folder / "checkpoints").glob("*.safetensors")):
         found = load_checkpoint(path)
         path.unlink()
         state = {key: value for key, value in found.state.items() if key != "schema"}
+        if entries:
+            tables = {name: {**each, **entries} for name, each in found.state["schema"]["tables"].items()}
+            state["schema"] = {**found.state["schema"], "tables": tables}
         save_checkpoint(folder / "checkpoints", found.step, state, keep=9)
 
 
