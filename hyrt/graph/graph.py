@@ -260,10 +260,10 @@ class Graph:
         In a heterogeneous graph, the original numbers count from the first vertex of each type, so they do
         not depend on the order in which the dataset has the types.
         """
-        if self.types is None or self.vertices.vertex_ids is None:
-            return self.vertices.positions
-        ids = self.vertices.vertex_ids.copy()
-        for low, high in map(self.types.interval, self.types.vertex_types):
+        if self.vertices.vertex_ids is None:
+            return None
+        ids, types = self.vertices.vertex_ids.copy(), self.types
+        for low, high in map(types.interval, types.vertex_types) if types else ():
             if low == high:
                 continue
             first = ids[low:high].min()
