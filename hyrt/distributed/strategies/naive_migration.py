@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.distributed.strategies.strategy import (
+    REFUSED_WITHOUT_ROWS,
     InputBlock,
     Placement,
     Seeds,
@@ -38,15 +39,7 @@ class NaiveMigrationStrategy:
     carries_sources: bool = False
     name = "naive-migration"
     description = "models with partial aggregates, to every rank that has rows of their mini-batch and back"
-    refuses = (
-        "links",
-        "subgraph_units",
-        "split_edges",
-        "rank_shares",
-        "remote_cache",
-        "comm_dtype",
-        "accelerated_ranks",
-    )
+    refuses = REFUSED_WITHOUT_ROWS
     draws_locally = False
 
     def place(self, seeds: Seeds) -> Placement:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.distributed.strategies.strategy import (
+    REFUSED_WITHOUT_ROWS,
     InputBlock,
     Placement,
     Ranks,
@@ -39,15 +40,7 @@ class P3Strategy:
     multiplies_sources: bool = False
     name = "p3"
     description = "results of the first layer, which every rank computes from its columns of the features"
-    refuses = (
-        "links",
-        "subgraph_units",
-        "split_edges",
-        "rank_shares",
-        "remote_cache",
-        "comm_dtype",
-        "accelerated_ranks",
-    )
+    refuses = REFUSED_WITHOUT_ROWS
     draws_locally = False
 
     def place(self, seeds: Seeds) -> Placement:

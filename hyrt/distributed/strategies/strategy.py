@@ -159,6 +159,18 @@ class Seeds:
     __repr__ = short_repr
 
 
+REFUSED_WITHOUT_ROWS = (
+    "links",
+    "subgraph_units",
+    "split_edges",
+    "rank_shares",
+    "remote_cache",
+    "comm_dtype",
+    "accelerated_ranks",
+)
+"""Features that a strategy refuses if it sends partial results of the first layer instead of rows."""
+
+
 class Strategy(Protocol):
     """Policy that decides where the units of a step are trained, and counts the resulting traffic.
 
