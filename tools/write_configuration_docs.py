@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from hyrt.config import Config
 from hyrt.config.compatibility import (
     FEATURES,
-    SETTINGS,
+    SETTING_REFUSALS,
     distributed_settings_refusal,
     model_component,
     sampler_component,
@@ -182,7 +182,7 @@ def refusals() -> dict[str, dict[str, set[str]]]:
 def setting_refusals() -> dict[str, list[str]]:
     """Return the features that single settings refuse, in the order of `FEATURES`."""
     found = {
-        **SETTINGS,
+        **SETTING_REFUSALS,
         "--full-graph on several ranks": distributed_settings_refusal("").refuses,
         **NeighborSettings(on_device=True).restrictions(),
         **NeighborSettings(degrees="sampled").restrictions(),

@@ -81,7 +81,7 @@ _DISTRIBUTED_SETTINGS = {
     "comm_dtype": "comm_dtype",
     "shared_memory_features": "shared_memory",
 }
-SETTINGS: Mapping[str, Collection[str]] = {
+SETTING_REFUSALS: Mapping[str, Collection[str]] = {
     "data.cache": ("hetero", "links", "full_graph", "ranks"),
     "data.feature_dtype": ("hetero", "ranks"),
     "distributed.cache": ("links", "split_edges"),
@@ -184,20 +184,22 @@ def list_components(config: Config, *, has_configured_model: bool = True) -> Ite
     if has_configured_model:
         yield model_component(config.model.kind)
     if config.data.cache is not None:
-        yield setting_component(f"data.cache={config.data.cache}", SETTINGS["data.cache"])
+        yield setting_component(f"data.cache={config.data.cache}")
     if config.data.feature_dtype not in ("stored", "auto"):
-        dtype = f"data.feature_dtype={config.data.feature_dtype}"
-        yield setting_component(dtype, SETTINGS["data.feature_dtype"])
+        yield setting_component(f"data.feature_dtype={config.data.feature_dtype}")
     if config.distributed.cache is not None:
-        cache = f"distributed.cache={config.distributed.cache}"
-        yield setting_component(cache, SETTINGS["distributed.cache"])
+        yield setting_component(f"distributed.cache={config.distributed.cache}")
     if config.train.predicts_links:
-        yield Component("train.objective=links", SETTINGS["train.objective=links"])
+        yield Component("train.objective=links", SETTING_REFUSALS["train.objective=links"])
 
 
-def setting_component(setting: str, refused: Collection[str]) -> Component:
-    """Return the component of a single setting, such as `data.cache=0.5`, which can be removed."""
-    return Component(setting, refused, lambda refused, features: f"remove {setting.partition('=')[0]}")
+def setting_component(setting: str, refused: Collection[str] = ()) -> Component:
+    """Return the component of a single setting, such as `data.cache=0.5`, which can be removed.
+
+    By default, the setting refuses the features in `SETTING_REFUSALS`.
+    """
+    name = setting.partition("=")[0]
+    return Component(setting, refused or SETTING_REFUSALS[name], lambda refused, features: f"remove {name}")
 
 
 def distributed_settings_refusal(mode: str) -> Component:

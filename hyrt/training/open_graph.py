@@ -11,7 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.config import Config
-from hyrt.config.compatibility import SETTINGS, check_compatibility, list_graph_features, setting_component
+from hyrt.config.compatibility import (
+    check_compatibility,
+    list_graph_features,
+    setting_component,
+)
 from hyrt.errors import ConfigError, DataError, HyrtError, join_names
 from hyrt.graph import Graph, open_graph
 from hyrt.graph.links.build_split import (
@@ -247,7 +251,7 @@ def apply_feature_dtype(config: Config, graph: Graph, schema: RunSchema | None =
     # `resolve_rows` chooses the format for `auto` later, based on this graph.
     if data.feature_dtype in ("stored", "auto"):
         return graph
-    dtype = setting_component(f"data.feature_dtype={data.feature_dtype}", SETTINGS["data.feature_dtype"])
+    dtype = setting_component(f"data.feature_dtype={data.feature_dtype}")
     check_compatibility([dtype], list_graph_features(graph.name, is_hetero=graph.types is not None))
     scales = None if schema is None else schema.tables[""].column_scales
     with Workers(available_cores(), "rounding") as workers, use_workers(workers):
