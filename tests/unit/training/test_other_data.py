@@ -590,6 +590,10 @@ def test_links_of_other_data_all_carry_messages(tmp_path: Path) -> None:
     assert found.shape == (1, wanted.shape[1])
 
 
+def words_of_run(name: str) -> tuple[str, ...]:
+    return "balance.predict=false", "train.epochs=1", "--name", name, "--quiet"
+
+
 def test_training_vertices_in_other_splits_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -597,8 +601,7 @@ def test_training_vertices_in_other_splits_are_counted(
     part = np.random.default_rng(3).integers(0, 3, (V, 2))
     masks = {f"{name}_mask": part == number for number, name in enumerate(("train", "val", "test"))}
     data = write(ARRAYS | masks, tmp_path / "a")
-    words = ("balance.predict=false", "train.epochs=1", "--name", "r", "--quiet")
-    run_here("run", "--data", data, *words, cwd=tmp_path)
+    run_here("run", "--data", data, *words_of_run("r"), cwd=tmp_path)
     write(ARRAYS | {key: mask[:, 1] for key, mask in masks.items()}, tmp_path / "second")
     convert(Conversion(str(tmp_path / "second"), tmp_path / "ordered", order="degree"), lambda text: None)
     counts = {n: int(((part[:, 0] == 0) & (part[:, 1] == n)).sum()) for n in (1, 2)}
@@ -612,6 +615,14 @@ def test_training_vertices_in_other_splits_are_counted(
         run_here("eval", folder, *words, cwd=tmp_path)
         shown = capsys.readouterr().err
         assert [text in shown for text in texts] == [bool(words)] * 2, words
+    # A run of the second split stores the training vertices of this split.
+    run_here("run", "--data", data, "data.split=1", *words_of_run("r1"), cwd=tmp_path)
+    counts = {n: int(((part[:, 1] == 0) & (part[:, 0] == n)).sum()) for n in (1, 2)}
+    for split, expected in (("0", True), ("1", False)):
+        capsys.readouterr()
+        run_here("eval", tmp_path / "runs" / "r1", "--split", split, cwd=tmp_path)
+        text = f"{counts[2]} of {(part[:, 0] == 2).sum()} test vertices were training vertices of this run"
+        assert (text in capsys.readouterr().err) == expected, split
     # Vertices of another graph with the same numbers are others.
     other = {"labels": (ARRAYS["labels"] + 1) % 3, "indptr": ARRAYS["indptr"].clip(0, 20)}
     write(ARRAYS | masks | other | {"indices": ARRAYS["indices"][:20]}, tmp_path / "other")
@@ -624,8 +635,7 @@ def test_changes_of_the_dataset_of_a_run_are_reported(
 ) -> None:
     """Features and masks that were changed in place cause a warning, also for a resumed run."""
     data = write(ARRAYS, tmp_path / "a")
-    words = ("balance.predict=false", "train.epochs=1", "--name", "r", "--quiet")
-    run_here("run", "--data", data, *words, cwd=tmp_path)
+    run_here("run", "--data", data, *words_of_run("r"), cwd=tmp_path)
     folder = tmp_path / "runs" / "r"
     for keys, text in (
         ((), ""),
